@@ -35,12 +35,12 @@ pub enum SocketError {
     )]
     TooLong { path: PathBuf },
     /// The path has no file name.
-    #[error("invalid socket path {}", path.display())]
+    #[error("invalid socket path {}: expected a path that ends in a file name", path.display())]
     NoName { path: PathBuf },
     #[error("socket {} is in use by another server", path.display())]
     InUse { path: PathBuf },
     /// A file that is not a socket exists at the path; it is not removed.
-    #[error("{} already exists and is not a socket", path.display())]
+    #[error("{} already exists and is not a socket: remove it, or use another path", path.display())]
     NoSocket { path: PathBuf },
     /// The socket is owned by another user, who could read jobs and their secrets.
     #[error(

@@ -78,7 +78,7 @@ pub enum DefinitionError {
     #[error("{0}")]
     Text(String),
     /// The type is neither `exec` nor `steps`.
-    #[error("invalid type: expected exec or steps")]
+    #[error("invalid `type`: expected exec or steps")]
     Type,
     /// The command, or the list of steps, is empty.
     #[error("{0} must not be empty")]

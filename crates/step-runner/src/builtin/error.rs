@@ -77,8 +77,13 @@ pub enum BuiltinError {
     #[error("unknown {variable}: {value}")]
     Strategy { variable: &'static str, value: String },
     /// A text that cannot be written to a configuration file of git.
-    #[error("{0} contains a line break or a NUL byte")]
-    GitConfig(&'static str),
+    #[error("the {part} of git setting {setting} contains a line break or a NUL byte")]
+    GitConfig {
+        /// What contains it: the URL in the name of the setting, or the value.
+        part: &'static str,
+        /// Section and key, without the URL, which may contain a password.
+        setting: String,
+    },
     #[error("job canceled: context canceled")]
     Cancelled,
     #[error("job script timeout exceeded: context deadline exceeded")]

@@ -62,7 +62,7 @@ impl ServerAddress {
             }
             ServerAddress::Command(words) => {
                 let Some((program, arguments)) = words.split_first() else {
-                    let text = "empty command";
+                    let text = "the command that connects is empty";
                     return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
                 };
                 let mut command = Command::new(program);

@@ -82,7 +82,11 @@ fn is_lost_connection(status: &Status) -> bool {
 }
 
 fn suffix(text: &str) -> String {
-    if text.is_empty() { String::new() } else { format!(", {text}") }
+    if text.is_empty() {
+        String::new()
+    } else {
+        format!(" (stderr of the command that connects: {text})")
+    }
 }
 
 /// Delay before the second attempt to reach the server; it doubles with each attempt.

@@ -110,7 +110,7 @@ impl<'a> CommandRunner<'a> {
         let mut child = child.map_err(process_error("cannot start the process"))?;
         let ended = self.follow(&mut child, output);
         output.flush();
-        let ended = ended.map_err(process_error("cannot follow the process"))?;
+        let ended = ended.map_err(process_error("cannot monitor the command"))?;
         if let Some(pid) = child.pid() {
             self.groups.leave(pid);
         }
@@ -165,10 +165,11 @@ impl<'a> CommandRunner<'a> {
     /// Returns the target of a command's stream: a file, or else a pipe that is forwarded to the log.
     fn sink(&mut self, file: Option<&File>, stream: LogStream) -> Result<OwnedFd, ExecError> {
         match file {
-            Some(file) => {
-                file.try_clone().map(OwnedFd::from).map_err(process_error("cannot share a file"))
-            }
-            None => self.pipes.add(stream).map_err(process_error("cannot make a pipe")),
+            Some(file) => file
+                .try_clone()
+                .map(OwnedFd::from)
+                .map_err(process_error("cannot duplicate the descriptor of the output file")),
+            None => self.pipes.add(stream).map_err(process_error("cannot create a pipe")),
         }
     }
 
@@ -210,7 +211,7 @@ impl<'a> CommandRunner<'a> {
         match self.pipes.pump(&[running.done_fd()], patience, output)? {
             PumpEvent::Readable(_) => Ok(running.take()),
             PumpEvent::Timeout => {
-                debug!("a thread is left that does not return from the kernel");
+                debug!("a thread of the job does not return from a system call");
                 Err(why)
             }
         }
@@ -264,7 +265,7 @@ impl<'a> CommandRunner<'a> {
                 child.signal(Signal::KILL);
                 deadline = Some(Instant::now() + KILL_TIMEOUT);
             } else {
-                return Err(io::Error::other("it was killed, but does not end"));
+                return Err(io::Error::other("SIGKILL was sent, but the process has not exited"));
             }
         }
     }

@@ -96,7 +96,7 @@ pub enum LoadError {
     #[error("loading {reference}: {error}")]
     Interrupted { reference: String, error: WorkError },
     /// Loading could not start: this process is out of file descriptors.
-    #[error("cannot start loading: {}", reason(.0))]
+    #[error("cannot create a thread or a file descriptor to load the step: {}", reason(.0))]
     Start(io::Error),
 }
 

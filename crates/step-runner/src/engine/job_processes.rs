@@ -253,7 +253,7 @@ impl ProcessMatcher {
             if seen.len() > known {
                 end = last.min(Instant::now() + KILL_TIMEOUT);
             }
-            debug!(count = killed.len(), "kill what a job left");
+            debug!(count = killed.len(), "killing leftover processes of a job");
             // Wait only for processes that got the signal: not for those of other users. The next scan finds
             // processes that they have started.
             killed.retain(|process| process.signal(Signal::KILL).is_ok_and(|sent| sent));

@@ -226,7 +226,9 @@ impl LaunchedChild {
                 Some(Err(LaunchError { action, error }))
             }
             (_, Some(exit)) => Some(Ok(exit)),
-            _ if count == 0 => return Err(io::Error::other("the launcher process has ended")),
+            _ if count == 0 => {
+                return Err(io::Error::other("the launcher process of step-runner has ended"));
+            }
             _ => None,
         })
     }

@@ -44,7 +44,7 @@ pub struct WorkHandle<T> {
 #[derive(Debug, thiserror::Error)]
 pub enum WorkError {
     /// The job was cancelled, or its maximum run time is over.
-    #[error("interrupted")]
+    #[error("interrupted: the job was cancelled or exceeded its maximum run time")]
     Interrupted,
     #[error("timed out after {} s", .0.as_secs())]
     /// The work took longer than its time limit.

@@ -81,7 +81,7 @@ pub enum FunctionError {
     Registry(#[from] RegistryError),
     #[error(transparent)]
     Push(#[from] PushError),
-    #[error("cancelled")]
+    #[error("interrupted: the job was cancelled or exceeded its maximum run time")]
     Cancelled,
     /// The function could not be started: the process is out of threads or file descriptors.
     #[error("cannot start the function")]

@@ -252,7 +252,7 @@ impl JobEntry {
         self.end_with(JobSnapshot {
             status: Status::Cancelled,
             exit_code: 1,
-            message: "the job was cancelled, but hangs in the kernel".to_owned(),
+            message: "the job was cancelled, but a thread of it hangs in the kernel, for example on an unresponsive mount".to_owned(),
             end: Some(SystemTime::now()),
             ..self.snapshot()
         });

@@ -76,7 +76,7 @@ impl fmt::Display for JobEvent<'_> {
                 Status::Cancelled => write!(f, "job {id:?}: cancelled: {message}"),
                 _ => write!(f, "job {id:?}: failed: {message}"),
             },
-            JobEvent::Cancelled { id } => write!(f, "job {id:?}: asked to stop"),
+            JobEvent::Cancelled { id } => write!(f, "job {id:?}: cancellation requested"),
             JobEvent::Closed { id } => write!(f, "job {id:?}: closed"),
             JobEvent::Pruned { id } => write!(f, "job {id:?}: pruned: never closed"),
         }
@@ -102,7 +102,7 @@ pub enum RunError {
     #[error("the server is shutting down")]
     ShuttingDown,
     /// The maximum number of jobs is reached.
-    #[error("too many jobs ({0}): close finished jobs")]
+    #[error("too many jobs ({0}): close finished jobs, or raise --max-jobs of serve")]
     TooManyJobs(usize),
     /// The limit of open files is too low for another job.
     #[error(

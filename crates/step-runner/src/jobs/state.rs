@@ -43,7 +43,7 @@ pub enum StateError {
     #[error(transparent)]
     Directory(#[from] SocketError),
     /// Another server uses the directory.
-    #[error("state directory {} is in use by another server", path.display())]
+    #[error("state directory {} is in use by another server: use another --state-dir", path.display())]
     InUse { path: PathBuf },
     /// A file cannot be used.
     #[error(transparent)]
@@ -255,7 +255,8 @@ fn find_earlier_jobs(root: &Path, trash: &Trash) -> Result<EarlierJobs, StateErr
         let opened = match earlier.kept.len() < max_jobs {
             true => EarlierJob::open(&jobs, dir, trash, max_results),
             false => {
-                let error = io::Error::other("there are too many jobs");
+                let text = format!("the limit of {max_jobs} jobs of earlier servers is reached");
+                let error = io::Error::other(text);
                 Err(PathError::new("keep", &path, error).into())
             }
         };

@@ -49,7 +49,7 @@ pub enum VariableError {
     FileName(String),
     /// A name that is not valid in an environment.
     #[error(
-        "invalid name of environment variable {0:?}: expected at least one character, none of = and NUL"
+        "invalid name of environment variable {0:?}: expected one or more characters other than = and NUL"
     )]
     Name(String),
     /// A value that is not valid in an environment.
@@ -60,14 +60,16 @@ pub enum VariableError {
     TooLong(String),
     /// Variables that are too long together after expansion.
     #[error(
-        "variable {0:?} exceeds the limit of all variables after expansion ({MAX_TOTAL_BYTES} bytes)"
+        "the variables up to {0:?} are too long in total after expansion (limit {MAX_TOTAL_BYTES} bytes)"
     )]
     TooLarge(String),
     /// Variables whose expansion needs too many look-ups.
     #[error("variable {0:?} needs too many look-ups to expand (limit {MAX_LOOKUPS})")]
     Tangled(String),
     /// Variables whose references to other variables are nested too deeply.
-    #[error("variable {0:?} refers to other variables too deeply (limit {MAX_DEPTH})")]
+    #[error(
+        "variable {0:?}: references to other variables are nested too deeply (limit {MAX_DEPTH})"
+    )]
     TooDeep(String),
 }
 

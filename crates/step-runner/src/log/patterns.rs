@@ -42,7 +42,7 @@ const MAX_BYTES: usize = 4 << 20;
 
 /// There are too many secrets to mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("too many secrets to mask (limit {} MiB)", MAX_BYTES >> 20)]
+#[error("too many secrets to mask (limit {} MiB in total)", MAX_BYTES >> 20)]
 pub struct TooMuchToMask;
 
 impl MaskingPatterns {

@@ -44,7 +44,10 @@ type NoticeCallback = Arc<dyn Fn(&ServerNotice) + Send + Sync>;
 impl fmt::Display for ServerNotice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ServerNotice::Rejected { uid } => write!(f, "rejected connection from user {uid}"),
+            ServerNotice::Rejected { uid } => write!(
+                f,
+                "rejected connection from user {uid}: only root and the server's user may connect"
+            ),
             ServerNotice::Accept(error) => write!(f, "cannot accept connection: {error}"),
         }
     }

@@ -27,7 +27,9 @@ impl JobContext<'_> {
     pub(super) fn download(&mut self, artifact: &ArtifactDownload) -> Result<(), BuiltinError> {
         let ArtifactDownload { id, artifact_name: name, .. } = artifact;
         if artifact.filename.is_empty() {
-            self.notice(&format!("Skipping artifacts of {name} ({id}): there is no file"));
+            self.notice(&format!(
+                "Skipping artifacts of {name} ({id}): the job has no artifacts file"
+            ));
             return Ok(());
         }
         let id_text = id.to_string();

@@ -26,11 +26,12 @@ impl GitConfig {
         value: &str,
     ) -> Result<(), BuiltinError> {
         let is_bad = |text: &str| text.contains(['\n', '\r', '\0']);
+        let error = |part| BuiltinError::GitConfig { part, setting: format!("{section}.{key}") };
         if subsection.is_some_and(is_bad) {
-            return Err(BuiltinError::GitConfig("a URL for git"));
+            return Err(error("URL"));
         }
         if is_bad(value) {
-            return Err(BuiltinError::GitConfig("a value for git"));
+            return Err(error("value"));
         }
         let quote = |text: &str| text.replace('\\', r"\\").replace('"', "\\\"");
         match subsection {

@@ -237,7 +237,7 @@ fn too_many_secrets_end_the_log() {
     log.mask(&huge);
     step(&mut log, &huge);
     drop(log);
-    let end = "log truncated: too many secrets to mask (limit 4 MiB)\n";
+    let end = "log truncated: too many secrets to mask (limit 4 MiB in total)\n";
     assert_eq!(messages(&content(&directory)), format!("step-runner: {end}"));
 }
 

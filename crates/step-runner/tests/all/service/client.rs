@@ -144,7 +144,10 @@ fn lost_job_is_distinguished_from_an_unreachable_server() {
         let give_up = Duration::from_millis(200);
         for (address, said) in [
             (ServerAddress::Socket(server.socket()), "cannot reach the server"),
-            (proxy(&server.socket()), "cannot reach the server, error: dialing: dial unix "),
+            (
+                proxy(&server.socket()),
+                "cannot reach the server (stderr of the command that connects: error: dialing: dial unix ",
+            ),
         ] {
             let client = StepClient::new(address).with_give_up(give_up);
             loop {

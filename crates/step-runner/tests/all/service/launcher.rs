@@ -100,8 +100,7 @@ fn a_killed_launcher_fails_its_jobs_and_is_replaced_for_the_next() {
         output(&mut client, "1").await;
         let job = status(&mut client, "1").await.unwrap();
         assert_eq!(job.status(), Status::Failure);
-        let expected =
-            "step \"a\": exec: cannot follow the process: the launcher process has ended";
+        let expected = "step \"a\": exec: cannot monitor the command: the launcher process of step-runner has ended";
         assert_eq!(job.message, expected);
         wait_until("the process of the job ends", || !process.is_running());
         client.run(server.script("2", "echo again")).await.unwrap();

@@ -87,7 +87,7 @@ pub enum DocumentProblem {
 
 /// Keys from other formats, and their replacements in step files.
 const FOREIGN_KEYS: [(&str, &str); 22] = [
-    ("uses", "for a step in a directory, repository or image write `step: ./dir`"),
+    ("uses", "write `step`, for example `step: ./dir` or `step: gitlab.com/group/project@v1`"),
     ("with", "write `inputs`"),
     ("steps", "write `run`, a list of steps"),
     ("run", "write `script` for commands; `run` is the list of steps of a file"),
@@ -97,7 +97,7 @@ const FOREIGN_KEYS: [(&str, &str); 22] = [
     ("id", "write `name`, by which later steps refer to the outputs"),
     (
         "shell",
-        "`script` runs in bash, or in sh where there is none; write `exec.command` for others",
+        "`script` runs in bash, or in sh if bash is missing; write `exec.command` for other shells",
     ),
     ("working-directory", "write `cd` in the script, or `exec.work_dir` in a step file"),
     ("before_script", "write a step before this one"),
@@ -106,7 +106,7 @@ const FOREIGN_KEYS: [(&str, &str); 22] = [
     ("allow_failure", "write `continue_on_error: true`"),
     ("variables", "write `env`"),
     ("environment", "write `env`"),
-    ("rules", "write `if` at a step; `rules` belongs to the job in .gitlab-ci.yml"),
+    ("rules", "write `if` in a step; `rules` belongs to the job in .gitlab-ci.yml"),
     ("image", "it belongs to the job in .gitlab-ci.yml, not to a step"),
     ("stage", "it belongs to the job in .gitlab-ci.yml, not to a step"),
     ("services", "it belongs to the job in .gitlab-ci.yml, not to a step"),
@@ -124,9 +124,9 @@ pub fn foreign_hint(name: &str) -> Option<String> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ForeignFormat {
     #[error(
-        "this is a .gitlab-ci.yml, not a step file: it configures jobs; in a job write `run:` with steps such as \
+        "this is a .gitlab-ci.yml, not a step file: in a job write `run:` with steps such as \
          `{{name: build, step: ./build}}`, and in ./build/step.yml what the step does. To run the steps of a job here, set \
-         the variable STEPS to its `run:` list: STEPS='[{{name: build, step: ./build}}]' step-runner ci"
+         the variable STEPS to the job's `run:` list: STEPS='[{{name: build, step: ./build}}]' step-runner ci"
     )]
     GitLabCi,
     #[error(

@@ -148,7 +148,7 @@ impl Lint<'_> {
                 );
             }
             if let Some(action) = step.get("action") {
-                let message = "`action` was removed by GitLab; it needs docker";
+                let message = "`action` was removed from GitLab's step runner; it runs the action with docker";
                 self.add(action.origin.position, LintSeverity::Warning, message.to_owned());
             }
             for key in ["step", "func"] {
@@ -291,7 +291,7 @@ impl Lint<'_> {
             if let YamlValue::Text(name) = &node.value
                 && !steps.contains(name)
             {
-                let message = format!("unknown step `{name}`");
+                let message = format!("`delegate` names an unknown step `{name}`");
                 let steps: Vec<_> = steps.iter().map(String::as_str).collect();
                 self.add(node.origin.position, LintSeverity::Error, message).hint =
                     hint(name, &steps);
@@ -307,7 +307,8 @@ impl Lint<'_> {
         let is_run = definition.get("run").is_some();
         let OutputSpecs::Declared(declared) = &spec.outputs else {
             if is_run && delegate.is_none() {
-                let message = "`outputs: delegate` needs the name of a step".to_owned();
+                let message =
+                    "`outputs: delegate` requires `delegate` in the second document".to_owned();
                 let hint = "set `delegate:` to the name of a step in the second document";
                 self.add(at, LintSeverity::Error, message).hint = Some(hint.to_owned());
             }

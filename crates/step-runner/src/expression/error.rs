@@ -117,7 +117,7 @@ impl fmt::Display for ExpressionErrorKind {
             Kind::Expected { expected, found } => write!(f, "expected {expected}, not {found}"),
             Kind::Surrounded => f.write_str("text around the `${{ }}` of a condition"),
             Kind::Quote => f.write_str("the string is not closed"),
-            Kind::Escape => f.write_str("unknown escape"),
+            Kind::Escape => f.write_str("unknown escape sequence"),
             Kind::Reserved(word) => write!(f, "`{word}` is a reserved word"),
             Kind::Function(name) => write!(f, "unknown function `{name}`"),
             Kind::Arguments { function, takes: 0 } => write!(f, "{function}() takes no arguments"),
@@ -138,7 +138,7 @@ impl fmt::Display for ExpressionErrorKind {
             Kind::Range => f.write_str("the number is too large"),
             Kind::Number(text) => write!(f, "{text:?} is not a number"),
             Kind::Key => f.write_str("expected a string as member name"),
-            Kind::Index { index, value } => write!(f, "{value} has no {index}"),
+            Kind::Index { index, value } => write!(f, "{value} has no index {index}"),
         }
     }
 }

@@ -316,12 +316,12 @@ fn item<'c>(array: Cow<'c, ExprValue>, index: &ExprValue) -> Result<Cow<'c, Expr
         }
         (other, _) => {
             let value = match &*other {
-                ExprValue::Array(items) => format!("an array of {}", items.len()),
+                ExprValue::Array(items) => format!("array of length {}", items.len()),
                 other => other.kind().map_or("null", |kind| kind.name()).to_owned(),
             };
             let index = match index {
-                ExprValue::Number(_) => format!("[{}]", index.to_text()),
-                other => format!("[…] by {}", other.kind().map_or("null", |kind| kind.name())),
+                ExprValue::Number(_) => index.to_text(),
+                other => format!("of type {}", other.kind().map_or("null", |kind| kind.name())),
             };
             Err(Kind::Index { index, value })
         }

@@ -22,7 +22,7 @@ use super::super::document::{LintSeverity, MAX_BYTES, STEP_FILE_NAMES, lint};
 use super::super::log::LogStream;
 use super::super::resolve::ARCHIVE;
 use super::error::FunctionError;
-use super::files::{JobDirectory, LayerEntry, LayerTree};
+use super::files::{FILES, JobDirectory, LayerEntry, LayerTree};
 use super::inputs::BuildInputs;
 use super::run::{FunctionOutputs, FunctionTask};
 
@@ -106,7 +106,7 @@ impl ImageWriter<'_> {
         tree: &LayerTree,
     ) -> Result<Option<WrittenLayer>, FunctionError> {
         for path in &tree.left_out {
-            self.task.log_progress(&format!("Left out: {}", path.display()));
+            self.task.log_progress(&format!("Not copied to the image: {}", path.display()));
         }
         if tree.entries.is_empty() {
             return Ok(None);
@@ -210,8 +210,8 @@ fn add_file(
     let mut text = Vec::new();
     reader.by_ref().take(MAX_BYTES + 1).read_to_end(&mut text)?;
     if text.len() as u64 > MAX_BYTES {
-        let problem = format!("step file too large (limit {MAX_BYTES} bytes)");
-        return Err(FunctionError::Input { path: path.display().to_string(), problem });
+        let problem = format!("{}: step file too large (limit {MAX_BYTES} bytes)", path.display());
+        return Err(FunctionError::Input { path: FILES.to_owned(), problem });
     }
     check(path, &text, &|stream: LogStream, line: &str| task.print(stream, line))?;
     Ok(layer.file(path, opened.is_executable, text.len() as u64, &*text)?)

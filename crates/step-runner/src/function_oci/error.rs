@@ -28,8 +28,8 @@ pub enum FunctionError {
     /// A symlink in a copied directory leads out of the directory, and could be dangling in the
     /// image.
     #[error(
-        "{} is a symlink to {target:?}, which is not in the same directory of the image: name the \
-         file that it leads to", path.display()
+        "{} is a symlink to {target:?}, which is not in the copied directory: replace the symlink with a \
+         copy of its target", path.display()
     )]
     Link { path: PathBuf, target: PathBuf },
     #[error(
@@ -46,7 +46,7 @@ pub enum FunctionError {
     )]
     NoStepFile { platform: String },
     /// A step file of the image has errors, which are in the log.
-    #[error("{} has {errors} error{}", path.display(), if *errors == 1 { "" } else { "s" })]
+    #[error("{} has {errors} error{} (see the log)", path.display(), if *errors == 1 { "" } else { "s" })]
     StepFile { path: PathBuf, errors: usize },
     /// The archive cannot be read, or is not consistent.
     #[error("invalid archive {}", path.display())]
@@ -72,7 +72,7 @@ pub enum FunctionError {
     )]
     Published { reference: Box<ImageReference>, found: Digest, expected: Digest },
     /// Remote steps are disabled for the job, so there is no registry client.
-    #[error("no registry client: steps of this job are local only")]
+    #[error("cannot access registries: remote steps are disabled for this job")]
     NoRegistries,
     /// The credentials of the job cannot be read.
     #[error(transparent)]

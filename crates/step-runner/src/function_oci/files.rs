@@ -23,6 +23,9 @@ const MAX_ENTRIES: usize = 100_000;
 /// may contain the job's token.
 const GIT: &str = ".git";
 
+/// Inputs that list the files of an image, as errors name them.
+pub const FILES: &str = "common.files or platforms";
+
 /// The files of a layer by their paths in the image, parents first.
 #[derive(Debug, Default)]
 pub struct LayerTree {
@@ -78,8 +81,11 @@ impl JobDirectory {
             let stat = fstat(&file).with_path("read the status of", &self.path(&source))?;
             match FileType::from_raw_mode(stat.st_mode) {
                 FileType::RegularFile if destination.as_os_str().is_empty() => {
-                    let path = "common.files or platforms".to_owned();
-                    let problem = format!("{} is a file: name it in the image", source.display());
+                    let path = FILES.to_owned();
+                    let problem = format!(
+                        "{} is a file: its path in the image must end in a file name",
+                        source.display()
+                    );
                     return Err(FunctionError::Input { path, problem });
                 }
                 FileType::RegularFile => tree.add(destination, LayerEntry::File(source))?,
@@ -228,10 +234,13 @@ impl LayerTree {
 
 fn conflict(path: &Path, wanted: &Path) -> FunctionError {
     let problem = match path == wanted {
-        true => "comes from two sources".to_owned(),
-        false => format!("is a file, but {} is below it", wanted.display()),
+        true => format!("{} in the image has two sources", path.display()),
+        false => {
+            let (file, below) = (path.display(), wanted.display());
+            format!("{file} in the image is a file, but {below} is below it")
+        }
     };
-    FunctionError::Input { path: path.display().to_string(), problem }
+    FunctionError::Input { path: FILES.to_owned(), problem }
 }
 
 /// Returns the names in a directory, sorted.
@@ -354,11 +363,14 @@ mod tests {
         let (dir, job) = job();
         fs::write(dir.path().join("job/.wh.x"), "").unwrap();
         for (files, expected) in [
-            (&[("x", "func.yml"), ("x/y", "lib/a")][..], "is a file, but x/y is below it"),
-            (&[("lib", "lib"), ("lib/a", "func.yml")], "lib/a: comes from two sources"),
+            (
+                &[("x", "func.yml"), ("x/y", "lib/a")][..],
+                "x in the image is a file, but x/y is below it",
+            ),
+            (&[("lib", "lib"), ("lib/a", "func.yml")], ": lib/a in the image has two sources"),
             (&[(".wh.x", "func.yml")], "removed files"),
             (&[("x", ".wh.x"), ("y", ".")], "removed files"),
-            (&[("", "func.yml")], "name it in the image"),
+            (&[("", "func.yml")], "its path in the image must end in a file name"),
         ] {
             let error = collect(&job, files).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");

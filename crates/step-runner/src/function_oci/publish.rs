@@ -129,7 +129,7 @@ fn push(
         })?;
         let done = match done {
             PushOutcome::Uploaded => "Pushed",
-            PushOutcome::Present => "Present",
+            PushOutcome::Present => "Already in the registry",
         };
         task.log_progress(&format!("{done}: {}, {}", blob.digest, format_size(blob.size)));
     }

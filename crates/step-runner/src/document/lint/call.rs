@@ -79,7 +79,7 @@ impl Lint<'_> {
                 continue;
             };
             if let Some(expected) = self.mismatch(input.kind, &field.node) {
-                let message = format!("input `{}` is a {}: {expected}", field.name, input.kind);
+                let message = format!("input `{}` has type {}: {expected}", field.name, input.kind);
                 self.add(field.node.origin.position, LintSeverity::Warning, message);
             }
         }
@@ -108,7 +108,7 @@ impl Lint<'_> {
             }
             (value, _) => value.kind(),
         };
-        Some(format!("it gets {found}"))
+        Some(format!("got {found}"))
     }
 
     /// Returns the source text of a plain (unquoted) scalar.

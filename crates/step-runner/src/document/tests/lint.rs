@@ -42,8 +42,8 @@ exec: {command: [echo]}
         call("{version: 1.10, retries: many, Version: '1', quiet: '${{vars.Q}}'}"),
         [
             "step.yml:4:19: error: the step requires the input `must`",
-            "step.yml:4:44: warning: input `version` is a string: write \"1.10\"",
-            "step.yml:4:59: warning: input `retries` is a number: it gets a string",
+            "step.yml:4:44: warning: input `version` has type string: write \"1.10\"",
+            "step.yml:4:59: warning: input `retries` has type number: got a string",
             "step.yml:4:65: error: the step has no input `Version` (did you mean `version`?)",
         ]
     );
@@ -112,10 +112,10 @@ delegate: tow
         "step.yml:14:11: warning: duplicate step name `one`: the outputs of the step in line 11 are lost",
         &missing,
         "step.yml:17:47: error: unknown step `three`: it must run before this one (expected one of one)",
-        "step.yml:19:13: warning: `action` was removed by GitLab; it needs docker",
+        "step.yml:19:13: warning: `action` was removed from GitLab's step runner; it runs the action with docker",
         "step.yml:23:25: error: ",
         "step.yml:26:3: warning: output `more` is not declared in `spec`",
-        "step.yml:27:11: error: unknown step `tow` (did you mean `two`?)",
+        "step.yml:27:11: error: `delegate` names an unknown step `tow` (did you mean `two`?)",
         "step.yml:27:11: warning: `delegate` has no effect (set `outputs: delegate` in `spec`)",
     ];
     assert_eq!(found.len(), expected.len(), "{found:#?}");

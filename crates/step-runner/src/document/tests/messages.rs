@@ -72,7 +72,7 @@ fn errors_have_a_position_and_a_fix() {
         ),
         (
             "spec: {}\n---\nrun:\n- uses: actions/checkout@v4\n",
-            "step.yml:4:3: run[0]: unknown key `uses`: for a step in a directory, repository or image write ",
+            "step.yml:4:3: run[0]: unknown key `uses`: write `step`, for example ",
         ),
         (
             "spec: {}\n---\nrun:\n- {name: a, step: ./b, with: {c: d}}\n",
@@ -118,7 +118,7 @@ fn errors_have_a_position_and_a_fix() {
         ),
         (
             "spec: {}\n---\nexec: {command: [a], shell: true}\n",
-            "step.yml:3:22: exec: unknown key `shell`: `script` runs in bash, or in sh where there is none",
+            "step.yml:3:22: exec: unknown key `shell`: `script` runs in bash, or in sh if bash is missing; write `exec.command` for other shells",
         ),
         (
             "spec: {}\n---\nexec: {command: a b}\n",

@@ -154,7 +154,7 @@ fn brackets_and_dots_access_members() {
         ("inputs.st['a'].b", r#""deep""#),
         (
             "inputs[inputs.s[0] || 's']",
-            "string has no [0] at byte 19: array indices start at 0; objects have string keys",
+            "string has no index 0 at byte 19: array indices start at 0; objects have string keys",
         ),
         ("inputs['s']", r#""str""#),
         ("steps['one'].outputs['st'].p[1]", "2"),
@@ -165,19 +165,19 @@ fn brackets_and_dots_access_members() {
         ("func_dir + step_dir + work_dir", r#""/sd/sd/wd""#),
         (
             "inputs.arr[3]",
-            "an array of 3 has no [3] at byte 14: array indices start at 0; objects have string keys",
+            "array of length 3 has no index 3 at byte 14: array indices start at 0; objects have string keys",
         ),
         (
             "inputs.arr[-1]",
-            "an array of 3 has no [-1] at byte 14: array indices start at 0; objects have string keys",
+            "array of length 3 has no index -1 at byte 14: array indices start at 0; objects have string keys",
         ),
         (
             "inputs.arr[0.5]",
-            "an array of 3 has no [0.5] at byte 14: array indices start at 0; objects have string keys",
+            "array of length 3 has no index 0.5 at byte 14: array indices start at 0; objects have string keys",
         ),
         (
             "inputs.arr[null]",
-            "an array of 3 has no […] by null at byte 14: array indices start at 0; objects have string keys",
+            "array of length 3 has no index of type null at byte 14: array indices start at 0; objects have string keys",
         ),
         (
             "env[0]",
@@ -290,7 +290,7 @@ fn errors_have_an_offset_and_a_fix() {
         ("${{ env.A = 'x' }}", "expected an operator or `}}`, not `=` at byte 10: use `==` to compare".to_owned()),
         ("${{ env.A & 'x' }}", "expected an operator or `}}`, not `&` at byte 10: use `&&` for a logical and".to_owned()),
         ("${{ 'a }}", "the string is not closed at byte 4".to_owned()),
-        ("${{ \"a\\x\" }}", "unknown escape at byte 6: valid in `'…'`: `\\\\ \\'`; in `\"…\"`: `\\\\ \\\" \\/ \\n \\r \\t \\a \\b \\f \\v \\uXXXX \\${{`".to_owned()),
+        ("${{ \"a\\x\" }}", "unknown escape sequence at byte 6: valid in `'…'`: `\\\\ \\'`; in `\"…\"`: `\\\\ \\\" \\/ \\n \\r \\t \\a \\b \\f \\v \\uXXXX \\${{`".to_owned()),
         ("é ${{ § }}", "expected a value, not `§` at byte 7".to_owned()),
         ("a ${{ env", "the \" env\" is not closed: ${{ ... }}".to_owned()),
     ] {

@@ -77,7 +77,7 @@ fn version_is_published_once_with_one_content() {
     assert!(job.publish(&repository).log.contains("Pushed: sha256:"));
     // Publishing again, as in a retried job, uploads nothing.
     let again = job.publish(&repository);
-    assert!(again.log.contains("Present: sha256:"), "{}", again.log);
+    assert!(again.log.contains("Already in the registry: sha256:"), "{}", again.log);
     assert!(!again.log.contains("Pushed: sha256:"), "{}", again.log);
     again.success();
 

@@ -167,7 +167,9 @@ fn normalize_path(path: &str) -> Option<PathBuf> {
 fn text<'a>(path: &str, value: Option<&'a ExprValue>) -> Result<&'a str, FunctionError> {
     match value {
         Some(ExprValue::String(text)) if !text.trim().is_empty() => Ok(text),
-        Some(ExprValue::String(_)) | None => Err(input(path, "is required".to_owned())),
+        Some(ExprValue::String(_)) | None => {
+            Err(input(path, "expected a string that is not empty".to_owned()))
+        }
         Some(other) => Err(type_error(path, "a string", other)),
     }
 }
@@ -285,7 +287,7 @@ mod tests {
     #[test]
     fn invalid_inputs_are_named() {
         for (inputs, expected) in [
-            (json!({}), "input version: is required"),
+            (json!({}), "input version: expected a string that is not empty"),
             (json!({"version": 1.2}), "expected a string, got the number 1.2: quote it"),
             (json!({"version": "v1.2.3"}), "leave out the \"v\""),
             (
@@ -350,7 +352,7 @@ mod tests {
             ("a:1", "begin with the registry"),
             ("https://registry.example.com/a", "leave out"),
             ("registry.example.com/A", "lower case"),
-            ("", "is required"),
+            ("", "expected a string that is not empty"),
         ] {
             let error = parse(name).unwrap_err().to_string();
             assert!(error.contains(expected), "{name}: {error}");

@@ -155,7 +155,7 @@ impl JobEntry {
             status: outcome.status,
             exit_code: outcome.exit_code,
             message: match lost {
-                Some(error) => format!("results of steps are lost: {error}: {message}"),
+                Some(error) => format!("cannot store the results of steps ({error}): {message}"),
                 None => message,
             },
             end: Some(SystemTime::now()),

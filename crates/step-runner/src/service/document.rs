@@ -37,7 +37,9 @@ impl StepRunner for DesignDocumentService {
         let steps = self.jobs.follow_steps(&id, offset);
         let steps = steps.map_err(|error| Status::not_found(error.to_string()))?;
         let responses = unfold(steps, |mut steps| async move {
-            let result = steps.next().await.map_err(|error| Status::internal(error.to_string()));
+            let result = steps.next().await.map_err(|error| {
+                Status::internal(format!("cannot read the results of steps: {error}"))
+            });
             let response = |result| document::FollowStepsResponse { result: Some(result) };
             result.map(|result| result.map(|result| (response(result), steps)))
         });

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use std::{fmt, io};
 
+use oci_hooks_files::error::chain;
 use oci_hooks_files::fs::PathError;
 use serde::{Deserialize, Serialize};
 
@@ -135,7 +136,7 @@ pub enum RunError {
     #[error("failed to start step runner service: {0}")]
     Check(#[from] StepError),
     /// The log cannot be created.
-    #[error("initializing request: {0}")]
+    #[error("initializing request: {}", chain(.0))]
     Log(LogError),
     /// A file of the job cannot be created.
     #[error("initializing request: {}: {}", .0, reason(&.0.source))]

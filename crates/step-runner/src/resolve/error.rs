@@ -27,7 +27,7 @@ pub enum ResolveError {
     Document { path: PathBuf, error: Box<DocumentError> },
     /// The expanded reference is invalid.
     #[error("compiling reference: {0}")]
-    Reference(#[from] ReferenceError),
+    Reference(ReferenceError),
     /// The built-in step does not exist.
     #[error("fetching dist step: fetch: distributed step {0:?} not found")]
     Builtin(String),
@@ -38,8 +38,8 @@ pub enum ResolveError {
     #[error("fetching image {name}: {}", chain(error.as_ref()))]
     Oci { name: String, error: Box<OciError> },
     /// The git repository of the step could not be fetched.
-    #[error("fetching git step: {0}")]
-    Git(#[from] GitError),
+    #[error("fetching git step: {}", chain(.0))]
+    Git(GitError),
     /// The step file could not be loaded from its git repository.
     #[error("fetching git step: {0}")]
     InRepository(Box<ResolveError>),
@@ -49,6 +49,19 @@ pub enum ResolveError {
     /// The path leads out of the repository or image.
     #[error("path {0:?} leads out of the repository or image")]
     Outside(PathBuf),
+}
+
+// Without `#[from]`, which would make these errors sources too: their messages would be printed twice.
+impl From<ReferenceError> for ResolveError {
+    fn from(error: ReferenceError) -> Self {
+        ResolveError::Reference(error)
+    }
+}
+
+impl From<GitError> for ResolveError {
+    fn from(error: GitError) -> Self {
+        ResolveError::Git(error)
+    }
 }
 
 /// An error in fetching a container image.

@@ -6,6 +6,7 @@ use std::io::{Read as _, Seek as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use oci_hooks_files::error::chain;
 use oci_hooks_files::fs::{PathContext as _, PathError, create_private, random_u64};
 
 use super::super::super::log::LogStream;
@@ -111,7 +112,8 @@ impl<'a> JobContext<'a> {
         match self.gitlab_env.variables() {
             Ok(variables) => self.added = variables,
             Err(error) => {
-                self.print_uncolored(&format!("Cannot read the file GITLAB_ENV: {error}"));
+                let reason = chain(&error);
+                self.print_uncolored(&format!("Cannot read the file GITLAB_ENV: {reason}"));
             }
         }
     }

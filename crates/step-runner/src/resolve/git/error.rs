@@ -23,7 +23,7 @@ pub enum GitError {
         "git not found in PATH {0:?}: install git, or refer to the step as an OCI image, which needs no other program"
     )]
     NoProgram(String),
-    #[error("cannot run git: {0}")]
+    #[error("cannot run git")]
     Run(#[from] RunError),
     #[error("cannot fetch {url}: {message}")]
     Failed { url: String, message: String },

@@ -6,12 +6,12 @@
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use oci_hooks_engine::network::{
     EndpointRequest, Network, NetworkOptions, NetworkRequest, PortMapping,
 };
 use oci_hooks_host::netns;
+use oci_hooks_testsupport::measure::{LapTimes, median_ms};
 
 const ROUNDS: usize = 31;
 
@@ -48,7 +48,7 @@ fn measure_ours(options: &NetworkOptions) {
             request.ports = ports.to_vec();
             network.attach(&request).unwrap();
         };
-        let mut laps = Laps::start();
+        let mut laps = LapTimes::start();
         let network = Network::create(options, &NetworkRequest::new(id.as_str())).unwrap();
         laps.lap();
         attach(&network, "first", &[]);
@@ -61,12 +61,12 @@ fn measure_ours(options: &NetworkOptions) {
         laps.lap();
         // Round 0 starts with cold caches.
         if round > 0 {
-            for (times, lap) in times.iter_mut().zip(laps.laps) {
+            for (times, lap) in times.iter_mut().zip(laps.times) {
                 times.push(lap);
             }
         }
     }
-    let [create, first, second, third, remove] = times.map(median);
+    let [create, first, second, third, remove] = times.map(|times| median_ms(&times));
     println!("create {create:.2} ms, attach {first:.2} ms: {:.2} ms", create + first);
     println!("a further attach {second:.2} ms, one with a published port {third:.2} ms");
     println!("remove, with three containers and a published port {remove:.2} ms");
@@ -78,7 +78,7 @@ fn batch() {
     for round in 0..ROUNDS {
         let name = |what: &str| format!("ocihbench{what}{round}");
         let (bridge, container, link) = (name("h"), name("c"), format!("ob{round}"));
-        let mut laps = Laps::start();
+        let mut laps = LapTimes::start();
         run_batch(&[], &format!("netns add {bridge}\nnetns add {container}\n"));
         run_batch(
             &["-n", &bridge],
@@ -106,31 +106,10 @@ fn batch() {
         laps.lap();
         run_batch(&[], &format!("netns del {container}\nnetns del {bridge}\nlink del {link}\n"));
         laps.lap();
-        up.push(laps.laps[0]);
-        down.push(laps.laps[1]);
+        up.push(laps.times[0]);
+        down.push(laps.times[1]);
     }
-    println!("ip: up {:.2} ms, down {:.2} ms", median(up), median(down));
-}
-
-struct Laps {
-    since: Instant,
-    laps: Vec<Duration>,
-}
-
-impl Laps {
-    fn start() -> Self {
-        Laps { since: Instant::now(), laps: Vec::new() }
-    }
-
-    fn lap(&mut self) {
-        self.laps.push(self.since.elapsed());
-        self.since = Instant::now();
-    }
-}
-
-fn median(mut times: Vec<Duration>) -> f64 {
-    times.sort();
-    times[times.len() / 2].as_secs_f64() * 1e3
+    println!("ip: up {:.2} ms, down {:.2} ms", median_ms(&up), median_ms(&down));
 }
 
 fn ip(arguments: &str) {

@@ -15,7 +15,7 @@ use oci_hooks_testsupport::garm::provider::ProviderCaller;
 use oci_hooks_testsupport::garm::server::GarmServer;
 use oci_hooks_testsupport::host::TestHost;
 use oci_hooks_testsupport::leftovers::InstalledProgram as _;
-use oci_hooks_testsupport::measure::median;
+use oci_hooks_testsupport::measure::median_ms;
 use oci_hooks_testsupport::program;
 use oci_hooks_testsupport::runtime::TestRuntime;
 use serde_json::{Value, json};
@@ -241,10 +241,6 @@ impl GarmBench<'_> {
             minimum_ms(times)
         );
     }
-}
-
-fn median_ms(times: &[Duration]) -> f64 {
-    median(times.iter().copied()).as_secs_f64() * 1e3
 }
 
 fn minimum_ms(times: &[Duration]) -> f64 {

@@ -1,4 +1,4 @@
-//! Measuring whole processes side by side.
+//! Measuring whole processes side by side, and the parts of one.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -30,6 +30,30 @@ pub fn median<T: Ord + Copy>(values: impl Iterator<Item = T>) -> T {
     let mut values: Vec<_> = values.collect();
     values.sort_unstable();
     values[values.len() / 2]
+}
+
+/// Returns the median in milliseconds.
+pub fn median_ms(times: &[Duration]) -> f64 {
+    median(times.iter().copied()).as_secs_f64() * 1e3
+}
+
+/// Durations of consecutive parts of a program.
+pub struct LapTimes {
+    since: Instant,
+    pub times: Vec<Duration>,
+}
+
+impl LapTimes {
+    /// Begins the first part.
+    pub fn start() -> Self {
+        LapTimes { since: Instant::now(), times: Vec::new() }
+    }
+
+    /// Ends a part, and begins the next one.
+    pub fn lap(&mut self) {
+        self.times.push(self.since.elapsed());
+        self.since = Instant::now();
+    }
 }
 
 fn children_cpu() -> Duration {

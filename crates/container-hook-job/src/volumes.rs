@@ -70,6 +70,10 @@ pub enum VolumeError {
     Source(String),
     #[error("volume: unknown mode {0:?}: expected ro, rw, z, Z, nocopy, slave, shared or private")]
     Mode(String),
+    #[error(
+        "unknown tmpfs option {0:?}: expected mount options such as size=64m, mode=1777, ro or noexec"
+    )]
+    TmpfsOption(String),
 }
 
 impl RequestVolume {
@@ -216,7 +220,7 @@ impl Tmpfs {
             None => TMPFS_FLAGS.contains(&option),
         };
         if let Some(option) = options.iter().find(|option| !known(option)) {
-            return Err(VolumeError::Mode((*option).to_owned()));
+            return Err(VolumeError::TmpfsOption((*option).to_owned()));
         }
         let options = options.into_iter().map(str::to_owned).collect();
         Ok(Tmpfs { target: absolute_target(target)?, options })

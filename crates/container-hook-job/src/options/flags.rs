@@ -26,15 +26,16 @@ pub enum FlagAction {
 
 use FlagAction::{IdleSwitch, IdleValue, RefusedSwitch, RefusedValue, Switch, Value};
 
-const ADDRESS: &str = "the job's network gives out the addresses; reach the container by its name";
+const ADDRESS: &str =
+    "the job's network assigns the addresses; use the name of the container instead";
 const DETACHED: &str = "containers of a job have no attached terminal";
-const FILE: &str = "a file would be read from the runner's machine; write the values out";
+const FILE: &str =
+    "it would read a file of the runner's machine; set each value with --env or --label instead";
 const LOG: &str = "the output of each container goes to a log of limited size";
-const RATES: &str = "there are no limits for single disks; --blkio-weight is for all of them";
-const REALTIME: &str = "real-time shares of cgroups are gone from the kernel";
+const RATES: &str = "single disks cannot be limited; --blkio-weight applies to all disks";
+const REALTIME: &str = "cgroups v2 has no limits for real-time scheduling";
 const VERIFY: &str = "images are checked by digest; Docker Content Trust signatures are obsolete";
-const UNPUBLISHED: &str =
-    "the containers of a job reach each other's ports without it; --publish names ports";
+const UNPUBLISHED: &str = "the containers of a job reach each other's ports without it; publish single ports with --publish";
 const WINDOWS: &str = "only Windows containers have it";
 
 /// The action of a flag that sets a field; `$read` parses the value.
@@ -67,9 +68,9 @@ pub const FLAGS: &[Flag] = &[
     flag("blkio-weight-device", RefusedValue(RATES)),
     flag("cap-add", Value(security::cap_add)),
     flag("cap-drop", Value(security::cap_drop)),
-    flag("cgroup-parent", RefusedValue("the cgroup is chosen by the admin")),
+    flag("cgroup-parent", RefusedValue("the settings of this machine choose the cgroup")),
     flag("cgroupns", Value(security::cgroup)),
-    flag("cidfile", RefusedValue("a file would be written on the runner's machine")),
+    flag("cidfile", RefusedValue("it would write a file on the runner's machine")),
     flag("cpu-count", RefusedValue(WINDOWS)),
     flag("cpu-percent", RefusedValue(WINDOWS)),
     flag("cpu-period", set!(resources.cpu_period, resources::cpu_period)),
@@ -142,16 +143,16 @@ pub const FLAGS: &[Flag] = &[
     short('p', "publish", add!(network.publish, network::publish)),
     short('P', "publish-all", IdleSwitch(UNPUBLISHED)),
     flag("pull", set!(pull, process::pull)),
-    short('q', "quiet", IdleSwitch("how pulling is reported is chosen by the admin")),
+    short('q', "quiet", IdleSwitch("the progress of a pull is always logged")),
     flag("read-only", Switch(|options, on| options.read_only = on)),
     flag("restart", IdleValue(restart, "containers of a job are never restarted")),
     flag("rm", IdleSwitch("each container is removed at the end of its job or step")),
-    flag("runtime", RefusedValue("the runtime is chosen by the admin")),
+    flag("runtime", RefusedValue("the settings of this machine choose the runtime")),
     flag("security-opt", Value(security::security_opt)),
     flag("shm-size", set!(shm_size_bytes, resources::size)),
     flag("stop-signal", set!(stop_signal, process::stop_signal)),
     flag("stop-timeout", set!(stop_timeout, process::stop_timeout)),
-    flag("storage-opt", RefusedValue("there are no storage drivers to set up")),
+    flag("storage-opt", RefusedValue("there are no storage drivers with options")),
     flag("sysctl", add!(sysctls, process::sysctl)),
     flag("tmpfs", Value(mount::tmpfs)),
     short('t', "tty", IdleSwitch(DETACHED)),
@@ -161,8 +162,8 @@ pub const FLAGS: &[Flag] = &[
     flag("userns", Value(security::user)),
     flag("uts", Value(security::uts)),
     short('v', "volume", add!(volumes, mount::volume)),
-    flag("volume-driver", IdleValue(volume_driver, "there is no other kind of volume")),
-    flag("volumes-from", RefusedValue("name the volumes themselves with --volume")),
+    flag("volume-driver", IdleValue(volume_driver, "all volumes are local")),
+    flag("volumes-from", RefusedValue("mount each of the volumes with --volume instead")),
     short('w', "workdir", set!(workdir, process::workdir)),
 ];
 
@@ -197,14 +198,14 @@ fn restart(value: &str) -> Result<(), String> {
 fn volume_driver(value: &str) -> Result<(), String> {
     match value {
         "" | "local" => Ok(()),
-        _ => Err("there are no volume plugins here".to_owned()),
+        _ => Err("must be local: there are no volume plugins".to_owned()),
     }
 }
 
 fn log_driver(value: &str) -> Result<(), String> {
     match value {
         "" | "json-file" | "local" | "none" => Ok(()),
-        _ => Err("logs are kept on the runner's machine and sent nowhere".to_owned()),
+        _ => Err("must be json-file, local or none: logs stay on the runner's machine".to_owned()),
     }
 }
 
@@ -215,6 +216,8 @@ fn log_option(value: &str) -> Result<(), String> {
             | "labels-regex" | "env" | "env-regex",
             _,
         )) => Ok(()),
-        _ => Err("no option of the log drivers json-file and local: leave it out".to_owned()),
+        _ => {
+            Err("is not an option of the log drivers json-file and local: leave it out".to_owned())
+        }
     }
 }

@@ -73,8 +73,9 @@ impl MountFields {
             // A hint for Docker Desktop on macOS.
             "consistency" => {}
             "bind-propagation" => {
-                self.propagation =
-                    VolumePropagation::parse(&text()?).map_err(|error| error.to_string())?;
+                self.propagation = VolumePropagation::parse(&text()?).map_err(|_| {
+                    "bind-propagation must be private, slave or shared, or one of these with a leading r"
+                })?;
             }
             "bind-nonrecursive" => self.not_recursive = truth()?,
             "bind-recursive" => match text()?.as_str() {
@@ -111,7 +112,11 @@ impl MountFields {
             source @ (VolumeSource::Named(_) | VolumeSource::Anonymous) if kind == "volume" => {
                 source
             }
-            _ => return Err(format!("the source does not fit type={kind}")),
+            _ => {
+                let expected =
+                    if kind == "bind" { "an absolute path" } else { "the name of a volume" };
+                return Err(format!("the source does not fit type={kind}: expected {expected}"));
+            }
         };
         let volume = RequestVolume::new(source, target).map_err(|error| error.to_string())?;
         Ok(RequestVolume {

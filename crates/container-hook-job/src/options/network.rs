@@ -37,7 +37,7 @@ pub fn host_name(name: &str) -> Result<String, String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let starts = name.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
     if !starts || !name.chars().all(allowed) || name.len() > 253 {
-        return Err("a host's name has letters, digits, `-`, `_` and `.`".to_owned());
+        return Err("a host name consists of letters, digits, `-`, `_` and `.`, at most 253, and does not begin with `-` or `.`".to_owned());
     }
     Ok(name.to_owned())
 }
@@ -50,15 +50,15 @@ pub(super) fn added_host(value: &str) -> Result<AddedHost, String> {
     let bare = address.strip_prefix('[').and_then(|a| a.strip_suffix(']')).unwrap_or(address);
     let address = match bare {
         "host-gateway" => HostAddress::Gateway,
-        _ => HostAddress::Address(
-            bare.parse().map_err(|_| "the part after the name is not an address".to_owned())?,
-        ),
+        _ => HostAddress::Address(bare.parse().map_err(|_| {
+            "the part after the name must be an IP address or host-gateway".to_owned()
+        })?),
     };
     Ok(AddedHost { name: host_name(name)?, address })
 }
 
 pub(super) fn address(value: &str) -> Result<IpAddr, String> {
-    value.trim().parse().map_err(|_| "must be an address".to_owned())
+    value.trim().parse().map_err(|_| "must be an IP address".to_owned())
 }
 
 pub(super) fn search_domain(value: &str) -> Result<String, String> {
@@ -71,7 +71,7 @@ pub(super) fn search_domain(value: &str) -> Result<String, String> {
 /// Checks a word that will be written to `/etc/resolv.conf`.
 pub(super) fn resolver_word(word: &str) -> Result<String, String> {
     if word.is_empty() || !word.chars().all(|c| c.is_ascii_graphic()) {
-        return Err("must be one word".to_owned());
+        return Err("must be one word of printable ASCII characters".to_owned());
     }
     Ok(word.to_owned())
 }
@@ -93,7 +93,7 @@ pub(super) fn expose(options: &mut CreateOptions, value: &str) -> Result<(), Str
         |text: &str| text.parse::<u16>().map_err(|_| "must be PORT[-PORT][/PROTOCOL]".to_owned());
     let (first, last) = (port(first)?, port(last)?);
     if first > last {
-        return Err("the range ends before it begins".to_owned());
+        return Err("the last port of the range is lower than the first".to_owned());
     }
     for port in first..=last {
         let exposed = ExposedPort { port, protocol };

@@ -29,13 +29,13 @@ pub enum OptionError {
     Refused { option: String, reason: &'static str },
     /// A word is not a flag.
     #[error(
-        "{word:?} in the options of the container is not an option: Docker would take it for the image. \
-         If it belongs to an option before it, such as --entrypoint, which takes one word, put both in \
-         quotation marks or leave it out"
+        "{word:?} in the options of the container is not an option, and Docker would read it as the image: \
+         remove it, or put it and the value before it in quotation marks; --entrypoint takes only a program, \
+         without arguments"
     )]
     Word { word: String },
-    #[error("options {0} and {1} contradict each other")]
-    Conflict(&'static str, &'static str),
+    #[error("options {0} and {1} contradict each other: {2}")]
+    Conflict(&'static str, &'static str, &'static str),
 }
 
 impl CreateOptions {
@@ -150,24 +150,39 @@ impl CreateOptions {
         let (health, resources) = (&self.health, &self.resources);
         let checks = super::HealthOptions { disabled: true, ..Default::default() };
         if health.disabled && *health != checks {
-            return Err(OptionError::Conflict("--no-healthcheck", "--health-*"));
+            return Err(OptionError::Conflict(
+                "--no-healthcheck",
+                "--health-*",
+                "the first turns the health check off",
+            ));
         }
         if resources.nano_cpus.is_some()
             && (resources.cpu_period.is_some() || resources.cpu_quota.is_some())
         {
-            return Err(OptionError::Conflict("--cpus", "--cpu-period or --cpu-quota"));
+            return Err(OptionError::Conflict(
+                "--cpus",
+                "--cpu-period or --cpu-quota",
+                "--cpus sets the period and the quota",
+            ));
         }
         if let Some(super::SwapLimit::Bytes(both)) = resources.memory_swap
             && resources.memory_bytes.is_none_or(|memory| memory > both)
         {
-            // `--memory-swap` limits memory and swap together.
-            return Err(OptionError::Conflict("--memory", "--memory-swap"));
+            return Err(OptionError::Conflict(
+                "--memory",
+                "--memory-swap",
+                "the second limits memory and swap together: it needs --memory, and must not be lower",
+            ));
         }
         if let (Some(memory), Some(reserved)) =
             (resources.memory_bytes, resources.memory_reservation_bytes)
             && reserved > memory
         {
-            return Err(OptionError::Conflict("--memory", "--memory-reservation"));
+            return Err(OptionError::Conflict(
+                "--memory",
+                "--memory-reservation",
+                "the reservation must not exceed the limit",
+            ));
         }
         Ok(())
     }

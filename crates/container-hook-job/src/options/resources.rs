@@ -114,12 +114,13 @@ pub(super) fn ulimit(options: &mut CreateOptions, value: &str) -> Result<(), Str
     })?;
     let limit = |text| match integer(text)? {
         -1 => Ok(u64::MAX),
-        limit => u64::try_from(limit).map_err(|_| "a limit is a number or -1".to_owned()),
+        limit => u64::try_from(limit)
+            .map_err(|_| "a limit must be 0 or more, or -1 for no limit".to_owned()),
     };
     let (soft, hard) = limits.split_once(':').unwrap_or((limits, limits));
     let ulimit = Ulimit { name, soft: limit(soft)?, hard: limit(hard)? };
     if ulimit.soft > ulimit.hard {
-        return Err("the soft limit is above the hard one".to_owned());
+        return Err("the soft limit is above the hard limit".to_owned());
     }
     options.ulimits.retain(|other| other.name != name);
     options.ulimits.push(ulimit);

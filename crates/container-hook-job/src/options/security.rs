@@ -41,16 +41,18 @@ pub(super) fn security_opt(options: &mut CreateOptions, value: &str) -> Result<(
         (_, Some(("seccomp", "unconfined"))) => security.seccomp_unconfined = true,
         (_, Some(("seccomp", "builtin"))) => security.seccomp_unconfined = false,
         (_, Some(("seccomp", _))) => {
-            return Err("a profile would be read from the runner's machine; use `unconfined` or \
+            return Err(
+                "the profile would be read from the runner's machine; use `unconfined`, or \
                         leave the option out"
-                .to_owned());
+                    .to_owned(),
+            );
         }
         (_, Some(("apparmor", profile))) => security.apparmor = Some(profile.to_owned()),
         // Containers have no SELinux label.
         (_, Some(("label", "disable"))) => {}
         (_, Some(("systempaths", "unconfined"))) => security.system_paths_unconfined = true,
         _ => {
-            return Err("must be no-new-privileges, seccomp=unconfined, apparmor=, \
+            return Err("must be no-new-privileges, seccomp=unconfined, apparmor=PROFILE, \
                         label=disable or systempaths=unconfined"
                 .to_owned());
         }
@@ -70,7 +72,7 @@ pub(super) fn user(_options: &mut CreateOptions, value: &str) -> Result<(), Stri
     // The admin's settings choose the user namespace, not the workflow.
     match value {
         "" | "host" => Ok(()),
-        _ => Err("must be host".to_owned()),
+        _ => Err("must be host: the settings of this machine choose the user namespace".to_owned()),
     }
 }
 
@@ -98,7 +100,7 @@ fn namespace(
         return Err("sharing a namespace with another container is not supported".to_owned());
     } else {
         let own: Vec<_> = own.iter().filter(|name| !name.is_empty()).copied().collect();
-        return Err(format!("must be {}", [own.as_slice(), &["host"]].concat().join(", ")));
+        return Err(format!("must be {}", [own.as_slice(), &["host"]].concat().join(" or ")));
     }
     Ok(())
 }

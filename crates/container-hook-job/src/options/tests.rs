@@ -58,7 +58,7 @@ const REFUSED: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "the network gives out the addresses",
+        "the network assigns the addresses",
         &["--ip6 fd00::5", "--hostname container-test --ip 192.168.0.1"],
     ),
     (
@@ -186,6 +186,10 @@ fn messages_contain_a_fix() {
         error("--link a:b"),
         "option --link is not supported: the containers of a job reach each other by name without it"
     );
+    let tmpfs = error("--tmpfs /x:huge=always");
+    assert!(tmpfs.contains("unknown tmpfs option \"huge=always\""), "{tmpfs}");
+    let mount = error("--mount type=bind,source=/x,target=/x,bind-propagation=up");
+    assert!(mount.contains("bind-propagation must be private"), "{mount}");
     let word = error("--entrypoint sh -c x");
     assert!(word.starts_with("option -c"), "{word}");
     let word = error("--entrypoint tail /dev/null");

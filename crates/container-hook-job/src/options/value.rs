@@ -36,7 +36,10 @@ pub fn integer(text: &str) -> Result<i64, String> {
 /// Reads a non-negative whole number.
 pub fn natural<T: TryFrom<i64>>(text: &str) -> Result<T, String> {
     let value = integer(text)?;
-    T::try_from(value).map_err(|_| format!("{value} is out of range"))
+    T::try_from(value).map_err(|_| match value {
+        ..0 => "must not be negative".to_owned(),
+        _ => format!("{value} is too large"),
+    })
 }
 
 /// Reads a size: `512m`, `1.5g`, `2 GiB`. Units are powers of 1024, the unit of a bare number is bytes.

@@ -28,7 +28,7 @@ pub struct AuditLog {
 /// The audit log could not be written, so the logged operation was not done.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the audit log (`file` under [audit] of the settings) cannot be written: nothing is started without it"
+    "no container is started: the audit log (`file` under [audit] of the settings) cannot be written"
 )]
 pub struct AuditError(#[from] PathError);
 

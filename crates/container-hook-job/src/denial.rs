@@ -42,8 +42,8 @@ impl NestingDenial {
     pub fn explain(&self, temp: &Path) -> Option<String> {
         let program = self.program(temp)?;
         Some(format!(
-            "this step names {program}, which creates user namespaces, and programs in containers may not do so \
-             on this machine: if the step failed because of it, the admin can set `nesting = true` under {}",
+            "this step mentions {program}, which creates user namespaces; programs in containers may not create \
+             them on this machine: if the step failed because of that, the admin can set `nesting = true` under {}",
             self.section
         ))
     }
@@ -93,9 +93,9 @@ mod tests {
         let path = temp.path().join("a-1.sh");
         let step = denial(&["sh", "-e", "/__w/_temp/a-1.sh"]);
         for (script, expected) in [
-            ("set -e\nsudo buildah bud .\n", Some("names buildah,")),
-            ("PATH=/opt/bin /usr/bin/podman run x", Some("names podman,")),
-            ("kind create cluster", Some("names kind,")),
+            ("set -e\nsudo buildah bud .\n", Some("mentions buildah,")),
+            ("PATH=/opt/bin /usr/bin/podman run x", Some("mentions podman,")),
+            ("kind create cluster", Some("mentions kind,")),
             ("# no podman here\nmake", None),
             ("make mankind kinds", None),
             ("", None),

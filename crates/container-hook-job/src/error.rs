@@ -41,7 +41,7 @@ pub enum HookError {
     Several(Vec<HookError>),
     #[error(transparent)]
     Options(#[from] OptionError),
-    #[error(transparent)]
+    #[error("cannot split the arguments of the program into words")]
     Words(#[from] WordsError),
     #[error(transparent)]
     Policy(#[from] PolicyError),
@@ -60,9 +60,9 @@ pub enum HookError {
     Backend(Box<dyn Error + Send + Sync>),
     #[error(transparent)]
     Path(#[from] PathError),
-    /// A symbolic link in the place of a directory of the runner leads out of its work directory.
+    /// A path in the runner's work directory has a symbolic link, which is not followed.
     #[error(
-        "{} is outside {}: a symbolic link leads there: remove it, and the runner creates the directory",
+        "a symbolic link in {} is not followed, because it could lead out of the work directory {}: remove the link",
         path.display(), work.display()
     )]
     Escapes {
@@ -72,8 +72,8 @@ pub enum HookError {
     },
     /// The job was not prepared by this hook.
     #[error(
-        "the state of the job has no container of this hook: prepare_job did not run or failed, or \
-         another hook did"
+        "the request names no job container of container-hook: prepare_job did not run, failed, or was run by \
+         another hook"
     )]
     NoState,
     /// The container belongs to another runner.
@@ -84,7 +84,7 @@ pub enum HookError {
     /// The pod template has fields that a single host does not support.
     #[error(transparent)]
     Pod(#[from] TemplateFaults),
-    #[error("{container} ended with {}", code.map_or("no code".to_owned(), |code| format!("code {code}")))]
+    #[error("{container} ended with {}", code.map_or("an unknown code".to_owned(), |code| format!("code {code}")))]
     Init {
         container: String,
         /// Exit code, if it was recorded.

@@ -165,7 +165,9 @@ fn sent_ports<'a>(
         return ports;
     }
     let shown = ports.join(", ");
-    context.log.debug(&format!("{title}: the ports {shown} are not published: steps publish none"));
+    context.log.debug(&format!(
+        "{title}: the ports {shown} are not published: container steps publish no ports"
+    ));
     &[]
 }
 

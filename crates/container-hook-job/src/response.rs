@@ -66,7 +66,7 @@ pub enum ResponseError {
     #[error(transparent)]
     Path(#[from] PathError),
     #[error(
-        "the response file {} is a hard link: remove it, the runner creates a new file",
+        "the response file {} has other hard links: remove the file, and the runner creates a new one",
         path.display()
     )]
     Linked { path: PathBuf },

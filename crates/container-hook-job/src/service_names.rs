@@ -113,12 +113,15 @@ fn keys(context: &HookContext<'_>, services: &[RequestedService<'_>]) -> Vec<Opt
     let job = ["GITHUB_JOB", "GITHUB_RUN_ID"].map(|name| runner.job.get(name).map(String::as_str));
     let read = |diag| read_log_services(&runner.files, diag, job);
     let reason = match runner.diag.as_deref().map(read) {
-        None => "names-from-runner-log is off".to_owned(),
+        None => "names-from-runner-log is off under [network] of the settings".to_owned(),
         Some(Ok(Some(workflow))) => match match_services(&workflow, &images) {
             Some(names) => {
                 return sent().zip(names).map(|(key, name)| key.or(Some(name))).collect();
             }
-            None => "the log of the runner's worker lists other services".to_owned(),
+            None => {
+                "the services in the log of the runner's worker do not match those of the request"
+                    .to_owned()
+            }
         },
         Some(Ok(None)) => "the log of the runner's worker does not list them".to_owned(),
         Some(Err(error)) => chain(&error),
@@ -148,8 +151,10 @@ enum UnusedNameReason {
 impl fmt::Display for UnusedName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let reason = match self.reason {
-            UnusedNameReason::Malformed => "a host's name has letters, digits, `-`, `_` and `.`",
-            UnusedNameReason::Own => "in containers it is their own",
+            UnusedNameReason::Malformed => {
+                "a host name consists of letters, digits, `-`, `_` and `.`, and is not an IP address"
+            }
+            UnusedNameReason::Own => "in each container, this is a name of the container itself",
             UnusedNameReason::Taken => "another service has this name",
         };
         write!(f, "not reachable as {:?}: {reason}", self.name)

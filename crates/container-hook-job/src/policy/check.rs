@@ -278,7 +278,7 @@ impl Policy {
             && (pids == 0 || pids > self.max_pids)
         {
             let (option, entry) = match pids {
-                0 => ("--pids-limit without a limit".to_owned(), "max-pids = 0".to_owned()),
+                0 => ("an unlimited --pids-limit".to_owned(), "max-pids = 0".to_owned()),
                 _ => (format!("--pids-limit {pids}"), format!("max-pids = {pids}")),
             };
             denials.push(option_denial(&option, &self.allow(&entry)));
@@ -306,7 +306,8 @@ impl Policy {
                 false
             };
             if !own {
-                let advice = "it would apply to the whole machine; its admin can set it there";
+                let advice =
+                    "the sysctl would apply to the whole machine; its admin can set it there";
                 denials.push(option_denial(&format!("--sysctl {name}"), advice));
             }
         }

@@ -81,7 +81,9 @@ fn read_runtimes<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, 
             )));
         }
         if runtimes.insert(name.to_lowercase(), runtime).is_some() {
-            return Err(D::Error::custom(format_args!("{name:?} is there twice")));
+            return Err(D::Error::custom(format_args!(
+                "{name:?} occurs twice: upper and lower case are not distinguished"
+            )));
         }
     }
     Ok(runtimes)

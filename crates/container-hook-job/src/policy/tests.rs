@@ -75,7 +75,7 @@ fn invalid_runtimes_of_repositories_are_rejected() {
         (r#""o/*-r" = "/opt/a""#, "\"o/*-r\" is not a repository"),
         (r#""o/r" = """#, "\"\" is not a runtime"),
         (r#""o/r" = "./a""#, "\"./a\" is not a runtime: expected an absolute path"),
-        (r#""o/r" = "/a", "O/r" = "/b""#, "is there twice"),
+        (r#""o/r" = "/a", "O/r" = "/b""#, "occurs twice"),
     ] {
         let error = toml::from_str::<Policy>(&format!("runtimes = {{ {runtimes} }}")).unwrap_err();
         assert!(error.to_string().contains(expected), "{runtimes}: {error}");

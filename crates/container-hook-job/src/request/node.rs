@@ -99,7 +99,7 @@ impl<'a> RequestNode<'a> {
     }
 
     pub(super) fn texts(&self) -> Result<Vec<String>, RequestError> {
-        self.list(|node| node.text()?.ok_or_else(|| node.error("must be a string, it is null")))
+        self.list(|node| node.text()?.ok_or_else(|| node.error("must be a string, not null")))
     }
 
     /// Returns a list of strings; a single string is a list of one.

@@ -167,7 +167,7 @@ fn check_fields(fields: &[PodEntry], known: &[&str]) -> Result<(), PositionedPro
         return Ok(());
     };
     let help = hint(&field.name, known)
-        .unwrap_or_else(|| "see the reference of the Kubernetes API for those it has".to_owned());
+        .unwrap_or_else(|| "the reference of the Kubernetes API lists its fields".to_owned());
     let (path, name) = (String::new(), field.name.clone());
     let problem = TemplateProblem::UnknownField { path, name, help };
     Err(PositionedProblem::new(field.origin.position(), problem))

@@ -27,7 +27,7 @@ pub enum TemplateProblem {
     #[error("a second document begins here: expected one template in the file")]
     Documents,
     /// The document is an object that contains a template.
-    #[error("not a template: the template is {place}")]
+    #[error("not a template, but an object that contains one: the file must have only {place}")]
     Wrapped { place: String },
     #[error("{path} has no field `{name}`; {help}")]
     UnknownField {

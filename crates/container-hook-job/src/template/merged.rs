@@ -54,7 +54,7 @@ pub struct MergeNote {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MergeRemark {
     /// A label by which the hook finds its containers was not changed.
-    #[error("the label {label} is the hook's own and stays as it is")]
+    #[error("the label {label} has no effect: the hook sets it")]
     Reserved { label: String },
     /// The value of a label or annotation was replaced.
     #[error("the {what} {name} was already set; this value replaces it")]
@@ -72,7 +72,7 @@ pub enum MergeRemark {
     #[error("metadata.{field} has no effect; only labels and annotations are used")]
     Metadata { field: String },
     /// The image of a container has no effect, because the workflow sets it.
-    #[error("the image of {container} has no effect: it is the workflow's")]
+    #[error("the image of {container} has no effect: the workflow sets it")]
     Image { container: String },
     /// An entry has no effect, because the job has no container of its name.
     #[error("{name} has no effect: this job has no such container")]
@@ -81,7 +81,7 @@ pub enum MergeRemark {
         name: String,
     },
     /// An entry has no effect, because another entry is used for the same container.
-    #[error("{name} has no effect: another entry is for the same container")]
+    #[error("{name} has no effect: another entry for the same container is used")]
     Again {
         /// Name with its dollar sign.
         name: String,

@@ -69,7 +69,7 @@ fn printed_pod_shows_the_origin_of_each_value() {
     let ran = env.run(&args);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     golden(DATA, "template-explained.yaml", &ran.stdout);
-    let note = "note: template.yaml:7:5: the image of $job has no effect: it is the workflow's\n";
+    let note = "note: template.yaml:7:5: the image of $job has no effect: the workflow sets it\n";
     assert_eq!(ran.stderr, note);
 }
 
@@ -157,7 +157,7 @@ fn errors_have_a_position() {
 fn lint_reports_fields_without_effect() {
     let env = env();
     let ran = env.run(&["template", "lint", "template.yaml"]);
-    let note = "template.yaml:7:5: the image of $job has no effect: it is the workflow's\n";
+    let note = "template.yaml:7:5: the image of $job has no effect: the workflow sets it\n";
     assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.as_str()), (Some(0), note, ""));
     // The hook reserves some names.
     env.write("taken.yaml", "spec: {volumes: [{name: work, emptyDir: {}}]}");
@@ -261,11 +261,11 @@ fn objects_that_contain_a_template_are_no_templates() {
     for (text, place) in [
         (
             "kind: ConfigMap\ndata:\n  job.yaml: |\n    spec: {}\n",
-            "2:1: not a template: the template is the text of a key of this ConfigMap: `job.yaml`",
+            "2:1: not a template, but an object that contains one: the file must have only the text of a key of this ConfigMap: `job.yaml`",
         ),
         (
             "kind: PodTemplate\ntemplate:\n  spec: {}\n",
-            "2:1: not a template: the template is the content of `template`",
+            "2:1: not a template, but an object that contains one: the file must have only the content of `template`",
         ),
     ] {
         env.write("t.yaml", text);

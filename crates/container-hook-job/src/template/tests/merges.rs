@@ -88,7 +88,7 @@ spec:
     );
     assert_eq!(
         notes(&merged),
-        ["t.yaml:3:5: $redis has no effect: another entry is for the same container"]
+        ["t.yaml:3:5: $redis has no effect: another entry for the same container is used"]
     );
 }
 
@@ -112,7 +112,7 @@ spec:
 ";
     let merged = merge(&json!([]), template);
     assert_eq!(merged.pod.spec.as_ref().unwrap().containers[0].tty, Some(true));
-    let expected = "t.yaml:4:5: $job has no effect: another entry is for the same container";
+    let expected = "t.yaml:4:5: $job has no effect: another entry for the same container is used";
     assert_eq!(notes(&merged), [expected]);
 }
 

@@ -250,7 +250,7 @@ fn service_names_do_not_clash_with_containers() {
         let log = runner.call("prepare_job", args).success().log();
         for line in [
             "service one: not reachable as \"two\": another service has this name\n",
-            "service one: not reachable as \"localhost\": in containers it is their own\n",
+            "service one: not reachable as \"localhost\": in each container, this is a name of the container itself\n",
             "service one: reachable as one, nginx\n",
             "service two: reachable as two, web, nginx-1\n",
         ] {

@@ -115,7 +115,7 @@ mod tests {
             [
                 "spec.containers.tty has no effect on a single host: containers have no terminal",
                 "spec.serviceAccountName has no effect on a single host: there is no cluster",
-                "spec.affinity, spec.nodeName have no effect on a single host: there is one host",
+                "spec.affinity, spec.nodeName have no effect on a single host: there is only one host",
             ]
         );
     }

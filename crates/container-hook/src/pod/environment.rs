@@ -104,7 +104,9 @@ impl TemplateEnvVar {
     fn new(name: &str, value: EnvValue, place: &FieldPath) -> Result<Self, TemplateFault> {
         let has_nul = matches!(&value, EnvValue::Text(text) | EnvValue::Expandable(text) if text.contains('\0'));
         if name.is_empty() || name.contains(['=', '\0']) || has_nul {
-            return Err(place.fault(format!("{name:?} cannot be a variable with this value")));
+            return Err(place.fault(format!(
+                "{name:?} is not the name of a variable, or its value has a NUL character"
+            )));
         }
         Ok(TemplateEnvVar { name: name.to_owned(), value })
     }
@@ -192,7 +194,7 @@ impl ValueSources<'_> {
                         let place = place.at("resourceFieldRef");
                         resource_field(resource, requirements, &place).map(EnvValue::Text).map(Some)
                     }
-                    (None, None) => Err(place.fault("names no source of the value")),
+                    (None, None) => Err(place.fault("needs one of `configMapKeyRef`, `secretKeyRef`, `fieldRef` and `resourceFieldRef`")),
                 };
             }
         };
@@ -225,9 +227,9 @@ impl ValueSources<'_> {
                     .or_else(|| value("metadata.annotations", metadata.annotations.as_ref()))
                     .ok_or_else(|| {
                         place.at("fieldPath").fault(format!(
-                            "{path:?} is not known on one host: there are metadata.name, \
+                            "{path:?} is not supported on a single host: expected metadata.name, \
                              .namespace, .labels['KEY'], .annotations['KEY'], status.podIP, \
-                             .podIPs, .hostIP"
+                             .podIPs, .hostIP or .hostIPs"
                         ))
                     })?
             }
@@ -249,7 +251,9 @@ pub fn resource_field(
     // Kubernetes writes 0 for an unset divisor.
     let divisor = Quantity::parse(if divisor == "0" { "1" } else { divisor });
     let value = divisor.and_then(|divisor| quantity.divide_by(divisor));
-    let value = value.ok_or_else(|| place.at("divisor").fault("is not a quantity to divide by"))?;
+    let value = value.ok_or_else(|| {
+        place.at("divisor").fault("is not a valid divisor: expected a quantity, for example 1Mi")
+    })?;
     Ok(value.to_string())
 }
 

@@ -23,14 +23,15 @@ pub enum FieldTreatment {
 use FieldTreatment::{Applied, Ineffective, Rejected};
 
 const CLUSTER: &str = "there is no cluster";
-const ONE_HOST: &str = "there is one host";
-const SCHEDULER: &str = "nothing is scheduled";
+const ONE_HOST: &str = "there is only one host";
+const SCHEDULER: &str = "there is no scheduler";
 const TERMINAL: &str = "containers have no terminal";
 const HOOK_NAMES: &str = "the hook sets it";
 const NOT_A_DISK: &str = "mount it on the host, and use `hostPath`";
-const SELINUX: &str = "SELinux is left to the host";
+const SELINUX: &str = "SELinux labels are not supported";
 const WINDOWS: &str = "only for Windows containers";
 const GROUP: &str = "the user's supplementary groups from the image are ignored";
+const NO_CLAIMS: &str = "use an annotation, and a hooks.d hook that matches it and adds the device";
 const EMPTY: &str = "";
 
 /// All fields of a pod.
@@ -85,11 +86,8 @@ pub const FIELDS: &[PodField] = &[
     field("spec.priority", Ineffective(SCHEDULER)),
     field("spec.priorityClassName", Ineffective(SCHEDULER)),
     field("spec.readinessGates", Ineffective(CLUSTER)),
-    field(
-        "spec.resourceClaims",
-        Rejected("use an annotation, and a hooks.d hook that matches it and adds the device"),
-    ),
-    field("spec.resources", Rejected("limit each container")),
+    field("spec.resourceClaims", Rejected(NO_CLAIMS)),
+    field("spec.resources", Rejected("set the resources of each container")),
     field("spec.restartPolicy", Applied("only Never: containers are not restarted")),
     field("spec.runtimeClassName", Applied("a name of [template.runtime-classes]")),
     field("spec.schedulerName", Ineffective(SCHEDULER)),
@@ -176,9 +174,9 @@ pub const FIELDS: &[PodField] = &[
     field("spec.containers.startupProbe", Applied("as livenessProbe, before the others")),
     field("spec.containers.name", Applied("$job, $SERVICE, or a name")),
     field("spec.containers.ports", Applied("published if they have hostPort")),
-    field("spec.containers.resizePolicy", Ineffective("nothing is resized")),
+    field("spec.containers.resizePolicy", Ineffective("containers are not resized")),
     field("spec.containers.resources", Applied(EMPTY)),
-    field("spec.containers.resources.claims", Rejected("as spec.resourceClaims")),
+    field("spec.containers.resources.claims", Rejected(NO_CLAIMS)),
     field("spec.containers.resources.limits", Applied("cpu, memory; not ephemeral-storage")),
     field("spec.containers.resources.requests", Applied("weight of cpu, reservation of memory")),
     field("spec.containers.restartPolicy", Applied("Always makes an init container a sidecar")),
@@ -209,8 +207,14 @@ pub const FIELDS: &[PodField] = &[
     field("spec.containers.securityContext.windowsOptions", Rejected(WINDOWS)),
     field("spec.containers.stdin", Ineffective(TERMINAL)),
     field("spec.containers.stdinOnce", Ineffective(TERMINAL)),
-    field("spec.containers.terminationMessagePath", Ineffective("the log has the output")),
-    field("spec.containers.terminationMessagePolicy", Ineffective("the log has the output")),
+    field(
+        "spec.containers.terminationMessagePath",
+        Ineffective("the log of the job has the output"),
+    ),
+    field(
+        "spec.containers.terminationMessagePolicy",
+        Ineffective("the log of the job has the output"),
+    ),
     field("spec.containers.tty", Ineffective(TERMINAL)),
     field("spec.containers.volumeDevices", Rejected("use a hooks.d hook that adds the device")),
     field("spec.containers.volumeMounts", Applied(EMPTY)),

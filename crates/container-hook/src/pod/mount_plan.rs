@@ -56,7 +56,9 @@ impl Subpath {
             (Some(path), None) => Ok(Subpath::Path(path.clone(), place.at("subPath"))),
             (None, Some(path)) => Ok(Subpath::Expandable(path.clone(), place.at("subPathExpr"))),
             (None, None) => Ok(Subpath::All),
-            (Some(_), Some(_)) => Err(place.fault("has both `subPath` and `subPathExpr`")),
+            (Some(_), Some(_)) => {
+                Err(place.fault("has both `subPath` and `subPathExpr`: remove one"))
+            }
         }
     }
 
@@ -73,7 +75,7 @@ impl Subpath {
         if path.is_empty() {
             return Ok(None);
         }
-        let problem = "has to be a path below the volume's top, without `..`";
+        let problem = "has to be a relative path without `..`";
         descending_path(&path).map(Some).ok_or_else(|| place.fault(problem))
     }
 }

@@ -36,7 +36,7 @@ impl ContainerOverlay {
             let propagation = propagation(backend, wanted, &place)?;
             let source = match self.runner_source(backend, wanted, &place)? {
                 Some(_) if propagation != MountPropagation::Private => {
-                    let problem = "is not for the runner's directories: remove it";
+                    let problem = "is not supported for the runner's directories: remove it";
                     return Err(place.at("mountPropagation").fault(problem).into());
                 }
                 Some(source) => source,
@@ -73,7 +73,7 @@ impl ContainerOverlay {
         let problem = if !target.is_absolute() || goes_up || target == Path::new("/") {
             "has to be an absolute path below /, without `..`"
         } else if target.starts_with("/proc") {
-            "is in /proc, which is the runtime's: mount it elsewhere"
+            "is in /proc, which the runtime mounts: mount it elsewhere"
         } else if is_ours {
             "is a directory of the runner: mount it elsewhere"
         } else {
@@ -105,7 +105,10 @@ impl ContainerOverlay {
             found.push((backend.context.runner.work().to_owned(), PathBuf::new(), false));
         }
         if found.is_empty() && !self.pod.is_step {
-            return Err(place.at("name").fault("needs a job container").into());
+            return Err(place
+                .at("name")
+                .fault("is a directory of the runner, which only jobs with a job container mount")
+                .into());
         }
         let directories = found.into_iter().map(|(path, below, read_only)| {
             Ok(RunnerDirectory { file: runner_directory(backend, &path)?, path, below, read_only })
@@ -152,7 +155,7 @@ fn propagation(
             Ok(MountPropagation::Shared)
         }
         Some("Bidirectional") => Err(place.fault(format!(
-            "makes mounts on the host: remove it, or set `shared-mounts = true` under {}",
+            "makes mounts of the container appear on this machine: remove it, or set `shared-mounts = true` under {}",
             backend.context.settings.policy.section("policy")
         ))),
         Some(other) => Err(place.fault(format!(

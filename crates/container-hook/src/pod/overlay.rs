@@ -209,7 +209,7 @@ impl ContainerOverlay {
             }
             if !policy.host_namespaces.contains(&namespace) {
                 return Err(self.pod.place.at("spec").at(field).fault(format!(
-                    "reaches into this machine: remove it, or set `host-namespaces = [{:?}]` \
+                    "gives containers a namespace of this machine: remove it, or set `host-namespaces = [{:?}]` \
                      under {}",
                     namespace.name(),
                     policy.section("policy")
@@ -281,7 +281,7 @@ impl ContainerOverlay {
         let Some(class) = &self.pod.spec.runtime_class_name else { return Ok(None) };
         let Some(program) = backend.context.settings.template.runtime_classes.get(class) else {
             return Err(self.pod.place.at("spec/runtimeClassName").fault(format!(
-                "{class:?} is not known: name its program under [template.runtime-classes] of the \
+                "unknown runtime class {class:?}: name its program under [template.runtime-classes] of the \
                  settings"
             )));
         };

@@ -274,7 +274,8 @@ impl PodSplitter<'_> {
         let is_ours =
             |key: &&String| key.starts_with(PREFIX) || *key == "org.opencontainers.image.ref.name";
         if let Some(key) = annotations.keys().find(is_ours) {
-            let problem = "is reserved for the hook: hooks trust it";
+            let problem =
+                "is reserved for container-hook, because OCI hooks trust its value: remove it";
             return Err(place.at("annotations").key(key).fault(problem));
         }
         Ok(ObjectMeta {
@@ -376,7 +377,7 @@ pub mod tests {
         for (template, expected) in [
             (
                 json!({"metadata": {"annotations": {"com.github.actions.role": "job"}}}),
-                "/metadata/annotations/com.github.actions.role: is reserved for the hook",
+                "/metadata/annotations/com.github.actions.role: is reserved for container-hook",
             ),
             (json!({"spec": {"restartPolicy": "OnFailure"}}), "/spec/restartPolicy: containers"),
             (

@@ -78,12 +78,12 @@ fn quantities<'a>(
             // Not applied: a template cannot limit disk space.
             "ephemeral-storage" => continue,
             name if name.starts_with("hugepages-") => {
-                return Err(here.fault("huge pages are not given to containers: remove it"));
+                return Err(here.fault("huge pages are not supported: remove it"));
             }
             _ => {
                 return Err(here.fault(
-                    "there is no device plugin on one host: give the pod an annotation, and a \
-                     hooks.d hook that matches it and adds the device",
+                    "there is no device plugin on a single host: add an annotation to the template, and a \
+                     hooks.d hook that matches the annotation and adds the device",
                 ));
             }
         }

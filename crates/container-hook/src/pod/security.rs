@@ -86,7 +86,7 @@ impl SecurityContexts<'_> {
         for (at, sysctl) in pod.sysctls.iter().flatten().enumerate() {
             if !bundle::owns_sysctl(&options.namespaces, &sysctl.name) {
                 return Err(pod_place.at("sysctls").item(at).fault(format!(
-                    "{} would apply to the whole machine: set it there",
+                    "{} would apply to the whole machine: remove it here, and set it on the machine",
                     sysctl.name
                 )));
             }
@@ -196,7 +196,7 @@ fn seccomp(
             let is_below =
                 |name: &Path| name.components().all(|c| matches!(c, Component::Normal(_)));
             if name.is_empty() || !is_below(name.as_ref()) {
-                return Err(place.fault("has to be a file's path below the directory of profiles"));
+                return Err(place.fault("has to be a relative path: that of a file in `seccomp-profiles` under [template] of the settings"));
             }
             let path = settings.template.seccomp_profiles.join(name);
             let text = read_bounded(&path, MAX_PROFILE_BYTES)

@@ -137,7 +137,7 @@ fn empty_dir(
     });
     let size_bytes = size.transpose()?.map(Quantity::units).filter(|size| *size > 0);
     if size_bytes.is_some() && !is_memory {
-        let problem = "nothing limits a directory on disk: add `medium: Memory`, or leave this out";
+        let problem = "the size of a directory on disk cannot be limited: add `medium: Memory`, or remove `sizeLimit`";
         return Err(place.at("sizeLimit").fault(problem));
     }
     Ok(VolumeBacking::Empty { is_memory, size_bytes })
@@ -178,17 +178,19 @@ fn host_path(
         "CharDevice" => (is(|kind| kind.is_char_device()), CreateIfMissing::Nothing),
         "BlockDevice" => (is(|kind| kind.is_block_device()), CreateIfMissing::Nothing),
         other => {
-            let problem = format!("{other:?} is not a type of `hostPath`");
+            let problem = format!(
+                "{other:?} is not a type of `hostPath`: expected `DirectoryOrCreate`, `Directory`, `FileOrCreate`, `File`, `Socket`, `CharDevice` or `BlockDevice`"
+            );
             return Err(place.at("type").fault(problem));
         }
     };
     match fits {
         Some(true) => Ok(VolumeBacking::Host { path, create }),
         _ if found.is_none() => Err(path_place.fault(format!(
-            "{} does not exist: create it, or write a type that creates it",
+            "{} does not exist: create it, or set `type` to `DirectoryOrCreate` or `FileOrCreate`",
             path.display()
         ))),
-        _ => Err(path_place.fault(format!("{} is not a {kind}", path.display()))),
+        _ => Err(path_place.fault(format!("{} does not match the type `{kind}`", path.display()))),
     }
 }
 
@@ -265,11 +267,15 @@ impl VolumeFiles<'_> {
                     let place = place.at("resourceFieldRef");
                     let name = resource.container_name.as_deref().unwrap_or_default();
                     let container = self.sources.pod.containers.get(name).ok_or_else(|| {
-                        place.at("containerName").fault("names no container of the template")
+                        place
+                            .at("containerName")
+                            .fault("is not the name of a container of the template")
                     })?;
                     resource_field(resource, container.resources.as_ref(), &place)?
                 }
-                (None, None) => return Err(place.fault("names no source of the file's content")),
+                (None, None) => {
+                    return Err(place.fault("needs one of `fieldRef` and `resourceFieldRef`"));
+                }
             };
             self.add(&item.path, item.mode, value.into_bytes(), &place)?;
         }
@@ -284,7 +290,7 @@ impl VolumeFiles<'_> {
         place: &FieldPath,
     ) -> Result<(), TemplateFault> {
         let path = descending_path(path)
-            .ok_or_else(|| place.at("path").fault("has to be a path below the volume's top"))?;
+            .ok_or_else(|| place.at("path").fault("has to be a relative path without `..`"))?;
         let mode = mode.map(|mode| permissions(mode, &place.at("mode"))).transpose()?;
         self.files.push(VolumeFile { path, mode: mode.unwrap_or(self.mode), content });
         Ok(())
@@ -338,8 +344,8 @@ mod tests {
         }
         assert!(found("/dev/null".to_owned(), "CharDevice", &none).is_ok());
         for (name, kind, expected) in [
-            ("file", "Directory", "is not a Directory"),
-            ("file", "DirectoryOrCreate", "is not a DirectoryOrCreate"),
+            ("file", "Directory", "does not match the type `Directory`"),
+            ("file", "DirectoryOrCreate", "does not match the type `DirectoryOrCreate`"),
             ("new", "", "does not exist"),
             ("new", "Socket", "does not exist"),
             ("podman.sock", "Socket", "root on this machine"),

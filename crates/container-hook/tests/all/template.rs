@@ -217,7 +217,7 @@ fn lint_reports_fields_that_one_host_cannot_apply() {
     assert!(ran.stderr.contains(expected), "{ran:?}");
     env.write("nothing.yaml", "spec: {nodeName: a}\n");
     let ran = env.run(&["template", "lint", "nothing.yaml"]);
-    let expected = "spec.nodeName has no effect on a single host: there is one host\n";
+    let expected = "spec.nodeName has no effect on a single host: there is only one host\n";
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), expected), "{ran:?}");
 }
 

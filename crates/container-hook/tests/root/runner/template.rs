@@ -316,7 +316,7 @@ fn invalid_template_creates_nothing() {
             ),
             (
                 "metadata: {annotations: {com.github.actions.role: job}}".to_owned(),
-                "is reserved for the hook",
+                "is reserved for container-hook",
             ),
             (
                 "spec: {volumes: [{name: v, nfs: {server: s, path: /}}]}".to_owned(),
@@ -335,7 +335,7 @@ fn invalid_template_creates_nothing() {
                 "spec: {volumes: [{name: v, configMap: {name: app, defaultMode: 644}}]}".to_owned(),
                 "0o644",
             ),
-            ("spec:\n  volumes: [{name: v, emptyDir: {}}]\n  containers: [{name: $job, volumeMounts: [{name: v, mountPath: /v, mountPropagation: Bidirectional}]}]".to_owned(), "mountPropagation: makes mounts on the host"),
+            ("spec:\n  volumes: [{name: v, emptyDir: {}}]\n  containers: [{name: $job, volumeMounts: [{name: v, mountPath: /v, mountPropagation: Bidirectional}]}]".to_owned(), "mountPropagation: makes mounts of the container appear"),
             ("spec: {dnsPolicy: None}".to_owned(), "dnsConfig.nameservers"),
         ] {
             templated.set(&template);

@@ -108,7 +108,7 @@ fn prune_keeps_needed_pods_and_ignores_images() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(ran.stdout.ends_with("removed 1 pod and 0 secrets of namespace ns\n"), "{ran:?}");
     let ran = run(&env, &["prune", "--age", "7d"]);
-    let expected = "error: --age is for images of this machine: a cluster keeps its own\n";
+    let expected = "error: --age is for images of this machine: a cluster manages its own images\n";
     assert_eq!((ran.stderr.as_str(), ran.code), (expected, Some(1)));
 }
 
@@ -148,7 +148,7 @@ fn doctor_reports_the_consequence_of_each_missing_permission() {
         of("warn"),
         [
             "get pods/log is denied: logs of services and of failed containers are not shown",
-            "are rejected: no registry for images is set"
+            "are rejected: a registry and a builder for their images are not set"
         ]
     );
     for expected in ["ns", "create pods", "get pods/exec", "runner-1, on node n", "r:1"] {

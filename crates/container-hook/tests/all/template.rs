@@ -142,7 +142,7 @@ fn errors_have_a_position() {
     env.write("cleanup.json", r#"{"command": "cleanup_job", "args": {}}"#);
     env.write("pod.json", r#"{"spec": {"containers": [{"nmae": "job"}]}}"#);
     for (args, message) in [
-        (["--request", "cleanup.json"], "error: cleanup_job has no pod: "),
+        (["--request", "cleanup.json"], "error: a request cleanup_job has no pod: "),
         (["--request", "template.yaml"], "error: the request is not JSON: "),
         (["--base", "pod.json"], "error: pod.json:1:27: spec.containers[0] has no field `nmae`"),
         (["--base", "nowhere"], "error: cannot open nowhere: "),
@@ -202,7 +202,7 @@ fn examples_have_no_errors_and_are_described() {
 fn only_the_template_command_writes_yaml() {
     let ran = TestEnv::new(PROGRAM).run(&["ps", "--format", "yaml"]);
     assert_eq!(ran.code, Some(1));
-    assert_eq!(ran.stderr, "error: only `container-hook template` writes YAML\n");
+    assert_eq!(ran.stderr, "error: --format yaml is only for `container-hook template`\n");
 }
 
 #[test]

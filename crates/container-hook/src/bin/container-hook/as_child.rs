@@ -18,7 +18,7 @@ use crate::log::StepLog;
 #[derive(Debug, Args)]
 #[command(hide = true)]
 pub struct AsChildArgs {
-    /// Process that started this one
+    /// Id of the process that started this one
     #[arg(value_name = "PID")]
     parent: u32,
 }

@@ -13,6 +13,7 @@ use oci_hooks_cli::table;
 use oci_hooks_cli::terminal::escape_control;
 use oci_hooks_engine_cli::settings_file;
 use oci_hooks_files::fs::PathContext as _;
+use oci_hooks_files::quantity::format_count;
 
 use crate::error::HookCommandError;
 use crate::settings::HookFileSettings;
@@ -56,14 +57,15 @@ pub fn run(args: &AuditArgs, context: &mut CliContext) -> Result<CliExit, HookCo
     let path = settings.audit.file.as_deref().ok_or(HookCommandError::NoAudit)?;
     let (lines, unreadable) = args.read(path)?;
     if unreadable > 0 {
-        context.note(&format!("{unreadable} lines of {} are not audit entries", path.display()));
+        let count = format_count(unreadable, "line");
+        context.note(&format!("ignored {count} of {}: not audit entries", path.display()));
     }
     if context.is_json() {
         context.json(&lines)?;
         return Ok(CliExit::Done);
     }
     let rows: Vec<_> = lines.iter().map(row).collect();
-    table::write(["TIME", "RUNNER", "JOB", "OF", "EVENT", "WHAT"], &rows, context)?;
+    table::write(["TIME", "RUNNER", "JOB", "SUBJECT", "EVENT", "DETAILS"], &rows, context)?;
     Ok(CliExit::Done)
 }
 
@@ -131,8 +133,11 @@ fn describe_event(event: &AuditEvent) -> String {
             format!("{} {source} at {target}", short(container))
         }
         AuditEvent::Port { container, host_ip, host_port, container_port, protocol } => {
-            let host = host_ip.map_or("*".to_owned(), |ip| ip.to_string());
-            format!("{} {host} {host_port} to {container_port}/{protocol}", short(container))
+            let host = host_ip.map_or("all addresses".to_owned(), |ip| ip.to_string());
+            format!(
+                "{} port {host_port} of {host} to container port {container_port}/{protocol}",
+                short(container)
+            )
         }
         AuditEvent::Allowed { option } => option.clone(),
         AuditEvent::Denied { option, reason } => format!("{option}: {reason}"),

@@ -86,7 +86,7 @@ pub enum ResultFormat {
     Human,
     /// Machine-readable; described in container-hook(1)
     Json,
-    /// YAML; only container-hook-template(1) has it, by default
+    /// YAML; only for `container-hook template`, which prints it by default
     Yaml,
 }
 

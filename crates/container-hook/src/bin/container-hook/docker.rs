@@ -66,15 +66,15 @@ fn ineffective_variables(
         Some("host") => lines.push((
             false,
             format!(
-                "{NETWORK} has no effect: its admin can allow the network of the host with \
-                 `host-namespaces = [\"network\"]` under [policy]"
+                "{NETWORK}=host has no effect: the admin of this machine can allow the network of the host \
+                 with `host-namespaces = [\"network\"]` under [policy]"
             ),
         )),
         Some(_) => lines.push((
             false,
             format!(
-                "{NETWORK} has no effect: there are no networks of Docker, and each job has one of \
-                 its own"
+                "{NETWORK} has no effect: networks of Docker are not supported, and each job has a \
+                 network of its own"
             ),
         )),
     }
@@ -141,7 +141,7 @@ mod tests {
         ];
         let lines = lines(&set, &policy);
         let starts = [
-            "ACTIONS_RUNNER_NETWORK_DRIVER has no effect: there are no",
+            "ACTIONS_RUNNER_NETWORK_DRIVER has no effect: networks of",
             "BUILDKIT_PROGRESS, DOCKER_HOST have no effect: docker is not called",
             "DOCKER_CONTENT_TRUST has no effect",
         ];

@@ -36,7 +36,7 @@ pub fn hook_settings(settings: &HookFileSettings, file: &Path) -> container_hook
 /// Fails if a setting needs root of the host and this process is not root.
 pub fn check(settings: &HookFileSettings) -> Result<(), HostError> {
     let (limits, privilege) = (&settings.limits, settings.store.place.privilege);
-    let loop_device = "only root can mount a file system that is in a file";
+    let loop_device = "only root can limit disk space, by mounting a file system that is in a file";
     let needs_root = [
         (
             "security.user-namespace",

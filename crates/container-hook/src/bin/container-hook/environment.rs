@@ -55,8 +55,8 @@ pub enum EnvironmentError {
     )]
     Missing { name: &'static str },
     #[error(
-        "the environment has no ACTIONS_RUNNER_POD_NAME: it names the runner's pod, which owns those of its \
-         jobs"
+        "the environment has no ACTIONS_RUNNER_POD_NAME, the name of the runner's pod, which owns the pods of \
+         its jobs: set it by the downward API (fieldRef metadata.name)"
     )]
     NoPod,
     #[error("{name} must be an absolute path without `..`")]

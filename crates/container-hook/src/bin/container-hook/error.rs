@@ -68,7 +68,7 @@ pub enum HookCommandError {
     AmbiguousVolume { name: String, choices: Vec<String> },
     #[error("volumes in use are not removed: {}", in_use.join("; "))]
     VolumesInUse { in_use: Vec<String> },
-    #[error("the program that the runner calls is writable by non-root users")]
+    #[error("cannot trust the program or the script that the runner calls")]
     Trust(#[from] TrustError),
     #[error(transparent)]
     Privilege(#[from] PrivilegeError),
@@ -94,17 +94,17 @@ pub enum HookCommandError {
     Execute { program: String, source: io::Error },
     #[error("process {parent} did not start this one, or has ended")]
     Parent { parent: u32, source: io::Error },
-    #[error("{command} has no pod: expected prepare_job or run_container_step")]
+    #[error("a request {command} has no pod: expected prepare_job or run_container_step")]
     NoPod { command: &'static str },
     #[error("--explain cannot be combined with --format json")]
     NoComments,
-    #[error("only `container-hook template` writes YAML")]
+    #[error("--format yaml is only for `container-hook template`")]
     NoYaml,
     #[error("no pod {pod} in namespace {namespace}")]
     NoSuchPod { pod: String, namespace: String },
     #[error("pod {pod} has containers {}: name one of them", containers.join(", "))]
     WhichContainer { pod: String, containers: Vec<String> },
-    #[error("no such job is running on this machine")]
+    #[error("no such job or service is running on this machine")]
     NoSuchJob,
     #[error("several containers match")]
     SeveralJobs,
@@ -116,9 +116,9 @@ pub enum HookCommandError {
     EndlessJson,
     #[error("--follow is for containers of this machine: use `kubectl logs --follow`")]
     FollowedPod,
-    #[error("containers of this machine are in no pod: name one container only")]
+    #[error("CONTAINER is only for pods of a cluster: name one container of this machine")]
     NoPods,
-    #[error("{option} is for images of this machine: a cluster keeps its own")]
+    #[error("{option} is for images of this machine: a cluster manages its own images")]
     NoImages { option: &'static str },
     #[error(transparent)]
     Cluster(Box<dyn std::error::Error>),
@@ -171,7 +171,7 @@ impl CliError for HookCommandError {
                 Some(format!("put the beginning of the runner's id before it: ID/{name}"))
             }
             HookCommandError::VolumesInUse { .. } => Some(
-                "wait until the job has ended; `container-hook prune` ends those of runners that are gone"
+                "wait until the job has ended; `container-hook prune` removes jobs whose runner is gone"
                     .to_owned(),
             ),
             _ if is_full(self) => Some(FULL.to_owned()),

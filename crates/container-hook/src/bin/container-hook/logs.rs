@@ -28,7 +28,7 @@ pub struct LogsArgs {
     /// In a cluster: the container of the pod, if it has more than one
     pub container: Option<String>,
 
-    /// Follow until the container ends
+    /// Print new output until the container ends
     #[arg(long, short)]
     pub follow: bool,
 

@@ -4,6 +4,7 @@ use std::env;
 use std::io::{self, IsTerminal as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::Stdio;
 use std::thread;
 
@@ -37,7 +38,7 @@ const SHELL: [&str; 3] =
 #[command(after_help = "\
 The shell has the user, the environment and the limits of the job's container, and ends with it.
 Variables of single steps, such as secrets, are not in it.
-Only the user whose runner has the job can open it.
+Only the user that runs the job's runner can open it.
 
 Examples:
   container-hook shell                        The only job of this machine
@@ -130,10 +131,12 @@ fn in_job(
         env: terminal.map(|name| (b"TERM".to_vec(), name.into_bytes())).into_iter().collect(),
         ..ContainerStep::default()
     };
-    let mut signals = PendingSignals::with_resizing().with_path("catch signals for", &directory)?;
+    let mut signals = PendingSignals::with_resizing()
+        .with_path("catch signals for a shell through a socket in", &directory)?;
     let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
     let connection = StepConnection::open(socket)?;
-    let raw = RawTerminal::of(stdin.as_fd()).with_path("set the terminal for", &directory)?;
+    let raw = RawTerminal::of(stdin.as_fd())
+        .with_path("change the mode of the terminal", Path::new("/dev/stdin"))?;
     let output = [stdout.as_fd(), stderr.as_fd()];
     let end = connection.run_with_input(step, &mut signals, stdin.as_fd(), output);
     drop(raw);

@@ -36,7 +36,7 @@ pub fn run(request: &HookRequest, log: &StepLog) -> Result<Option<CliExit>, Box<
         }
         Err(error) if error.is_unavailable() => {
             log.debug(&format!(
-                "the container's first process cannot be asked for the step: {}",
+                "the init process of the container cannot run the step, so the runtime does: {}",
                 chain(&error)
             ));
             Ok(None)

@@ -69,7 +69,7 @@ pub struct TemplateArgs {
     #[arg(long, value_name = "FILE")]
     base: Option<PathBuf>,
 
-    /// Purpose of the pod
+    /// Purpose of the pod of --base
     #[arg(
         long = "for",
         id = "kind",

@@ -154,7 +154,7 @@ fn remove(
     }
     result?;
     let named = |volume: &RunnerVolume| {
-        format!("{} of {} by {}", volume.name, runner(volume), users(volume))
+        format!("{} of {}, used by {}", volume.name, runner(volume), users(volume))
     };
     Ok(in_use.iter().map(named).collect())
 }

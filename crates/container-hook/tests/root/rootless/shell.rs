@@ -13,7 +13,7 @@ use crate::rootless::setup::{UserKind, redis, with_each};
 fn a_shell_runs_in_the_container_or_a_service_of_a_job() {
     with_each(&UserKind::ROOT_AND_RANGES, "", |installation| {
         let log = installation.admin(&["shell", "--", "true"]).failure();
-        assert!(log.contains("no such job is running"), "{log}");
+        assert!(log.contains("no such job or service is running"), "{log}");
         let mut runner = installation.runner("runner-1");
         let mut job = runner.job_container("node:22");
         job = merge(job, json!({"createOptions": "--name build -e FROM_JOB=yes"}));
@@ -30,7 +30,7 @@ fn a_shell_runs_in_the_container_or_a_service_of_a_job() {
         let hosts = run(&["--service", "web", "--", "cat", "/etc/hosts"]).success();
         assert!(hosts.contains(" web nginx"), "{hosts}");
         let log = run(&["other", "--", "true"]).failure();
-        assert!(log.contains("no such job is running"), "{log}");
+        assert!(log.contains("no such job or service is running"), "{log}");
         runner.cleanup();
     });
 }
@@ -116,7 +116,7 @@ fn other_users_cannot_open_a_shell_in_a_job() {
         let other = UserInstallation::new(installation.world, Some(&user), TestRuntime::Crun, "");
         let shell = ["shell", "build", "--", "echo", "reached"];
         let log = other.admin(&shell).failure();
-        assert!(log.contains("no such job is running"), "{log}");
+        assert!(log.contains("no such job or service is running"), "{log}");
         // The settings are the user's own, and can name any directory.
         let run = installation.run_directory();
         other.write_settings(&format!("[store]\nrun = {run:?}\n"));

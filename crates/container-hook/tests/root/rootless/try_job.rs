@@ -63,8 +63,11 @@ fn job_without_an_image_runs_and_leaves_nothing() {
         let before = LeftoverSnapshot::take(installation);
         let ended = run(installation, &[]).success();
         let log = ended.stdout();
-        for shown in ["\nRun id\nuid=0(root) ", "\nThis container works.\n", "\nnothing is left\n"]
-        {
+        for shown in [
+            "\nRun id\nuid=0(root) ",
+            "\nThis container works.\n",
+            "\nthe job left nothing behind\n",
+        ] {
             assert!(log.contains(shown), "no {shown:?} in {log}");
         }
         let times = log.lines().filter(|line| line.ends_with(" s"));
@@ -149,7 +152,7 @@ fn log_of_a_failed_start_ends_with_its_error() {
     with_each(&UserKind::ROOT_AND_RANGES, "", |installation| {
         let before = LeftoverSnapshot::take(installation);
         let log = run(installation, &["localhost/no-such-image"]).code(1).stdout();
-        let (_, end) = log.split_once("\nnothing is left\n").expect("it is cleaned up");
+        let (_, end) = log.split_once("\nthe job left nothing behind\n").expect("it is cleaned up");
         let lines: Vec<_> = end.lines().collect();
         assert_eq!(lines[0], "to check this machine: container-hook doctor", "{log}");
         assert!(lines.len() == 2 && lines[1].starts_with("Error: job container: "), "{log}");
@@ -166,7 +169,7 @@ fn interrupted_job_is_cancelled_and_cleaned_up() {
             call.wait_for_line("it runs").signal(signal);
             let ended = call.wait().code(code);
             assert!(ended.log().contains("The operation was canceled."), "{}", ended.log());
-            assert!(ended.log().contains("nothing is left"), "{}", ended.log());
+            assert!(ended.log().contains("the job left nothing behind"), "{}", ended.log());
             check_nothing_left(&before, installation, "a cancelled job");
         }
     });
@@ -214,7 +217,10 @@ fn two_jobs_run_concurrently() {
         let mut first = start(installation, &WAITS);
         first.wait_for_line("it runs");
         let log = run(installation, &["--", "echo", "beside"]).success().stdout();
-        assert!(log.contains("\nbeside\n") && log.contains("\nnothing is left\n"), "{log}");
+        assert!(
+            log.contains("\nbeside\n") && log.contains("\nthe job left nothing behind\n"),
+            "{log}"
+        );
         wait_until("the first job is the only one", || runners(installation).len() == 1);
         first.signal(Signal::INT);
         first.wait().code(130);

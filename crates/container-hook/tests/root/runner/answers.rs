@@ -189,7 +189,7 @@ fn ineffective_docker_variables_are_named_once() {
         ];
         let log = prepare_with(&mut runner, &set);
         for expected in [
-            "ACTIONS_RUNNER_NETWORK_DRIVER has no effect: its admin can allow",
+            "ACTIONS_RUNNER_NETWORK_DRIVER=host has no effect: the admin of this machine can allow",
             "\nDOCKER_HOST, DOCKER_TLS_VERIFY have no effect",
             "::warning::DOCKER_CONTENT_TRUST has no effect",
         ] {

@@ -96,7 +96,7 @@ fn volume_in_use_is_not_removed_and_its_container_is_named() {
         job(&mut runner, "-v other:/other", "true");
         runner.prepare(with_volumes(&runner, "-v cache:/cache"), &[]);
         let said = installation.admin(&["volumes", "rm", "cache", "other"]).failure();
-        let used = "error: volumes in use are not removed: cache of runner-1 by job node (";
+        let used = "error: volumes in use are not removed: cache of runner-1, used by job node (";
         assert!(said.contains(used) && said.contains("hint: wait until"), "{said}");
         assert_eq!(
             list_names(installation),

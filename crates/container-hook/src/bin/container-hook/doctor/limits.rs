@@ -40,7 +40,7 @@ pub fn report_missing_limits(settings: &HookFileSettings, by_root: bool) -> Host
         "limits",
         format!("not set for {missing}; cannot be set for {never}"),
         format!(
-            "set {keys} under [limits] of the settings: a job can use all that this machine has"
+            "set {keys} under [limits] of the settings: otherwise a job can use all resources of this machine"
         ),
     )
 }
@@ -64,7 +64,7 @@ pub fn report_root_limits(settings: &HookFileSettings) -> Option<HostCheck> {
                 "{} under [limits]: only root can mount disks of a limited size",
                 names.join(" and ")
             ),
-            "remove it, or limit the user's files by a quota of the file system",
+            "remove these keys, or limit the user's files by a quota of the file system",
         )
     })
 }

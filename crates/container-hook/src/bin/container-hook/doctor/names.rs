@@ -22,7 +22,11 @@ pub fn check(settings: &HookFileSettings, pid: u32) -> HostCheck {
     }
     let Some(dir) = directory_of(pid) else {
         let hint = "run doctor as root";
-        return HostCheck::warn(NAME, format!("the program of process {pid} cannot be seen"), hint);
+        return HostCheck::warn(
+            NAME,
+            format!("cannot look up the program of the runner (process {pid})"),
+            hint,
+        );
     };
     let diag = dir.join(DIAG);
     match RunnerFiles::new(&dir).and_then(|files| files.directory(&diag)) {
@@ -33,7 +37,7 @@ pub fn check(settings: &HookFileSettings, pid: u32) -> HostCheck {
         Err(error) => HostCheck::warn(
             NAME,
             format!("names under `services:` are unknown: {}; {OTHERS}", chain(&error)),
-            "let the runner keep its logs in its directory, without symbolic links on the way",
+            "the runner's logs must be in _diag of its directory, which must not be a symbolic link",
         ),
     }
 }

@@ -23,7 +23,7 @@ pub fn privileged(policy: &Policy) -> Vec<HostCheck> {
     if policy.privileged {
         checks.push(HostCheck::warn(
             "privileged containers",
-            "can create devices in the runner's directories, which are removed when the job ends",
+            "can create devices in the runner's directories; the devices are removed only when the job ends",
             "put these directories on a file system that the host mounts with nodev",
         ));
     }

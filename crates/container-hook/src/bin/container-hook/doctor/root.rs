@@ -37,7 +37,7 @@ pub fn host_checks(settings: &HookFileSettings) -> Vec<HostCheck> {
     checks.extend(storage::checks(settings.host()));
     checks.push(owners::idmapped_mounts(
         &settings.store,
-        "containers cannot be given the runner's directories: update the kernel, put the store \
+        "the runner's directories cannot be mounted into containers: update the kernel, put the store \
          and the work directories on another file system, or set user-namespace = \"host\" under \
          [security] and ownership = \"keep\" under [mounts]",
     ));

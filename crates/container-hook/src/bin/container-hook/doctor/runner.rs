@@ -81,7 +81,7 @@ fn subordinate_ids() -> HostCheck {
     let (users, groups) = (count("/etc/subuid"), count("/etc/subgid"));
     HostCheck::ok(
         "subordinate ids",
-        format!("of {users} users, {groups} groups; not needed for root"),
+        format!("{users} entries in /etc/subuid, {groups} in /etc/subgid; root needs none"),
     )
 }
 
@@ -150,13 +150,13 @@ fn runner(listener: &RunnerListener) -> HostCheck {
     let Some(script) = listener.script() else {
         return HostCheck::warn(
             "runner",
-            format!("{whose} has no {VARIABLE}"),
-            "put the line that `container-hook install` prints into its .env, and restart it",
+            format!("{whose} has no {VARIABLE} in its environment"),
+            "put the line that `container-hook install` prints into the file .env of the runner, and restart the runner",
         );
     };
     let name = script.display();
     if !script.is_file() {
-        let hint = "container-hook install DIR, and the line it prints";
+        let hint = "run `container-hook install DIR`, put the printed line into the file .env of the runner, and restart it";
         return HostCheck::fail(
             "runner",
             format!("{whose} calls {name}, which does not exist"),

@@ -40,7 +40,9 @@ pub fn prepare_timeout(log: &dyn HookLog) -> Option<Duration> {
     match text.parse() {
         Ok(seconds) if seconds > 0 => Some(Duration::from_secs(seconds)),
         _ => {
-            log.warning(&format!("{TIMEOUT}: expected a number of seconds above 0, got {text:?}"));
+            log.warning(&format!(
+                "{TIMEOUT}: expected a number of seconds above 0, got {text:?}; the default is used"
+            ));
             None
         }
     }

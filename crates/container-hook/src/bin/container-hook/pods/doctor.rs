@@ -36,7 +36,7 @@ pub fn run(
         Err(error) => checks.push(HostCheck::fail(
             "cluster",
             chain(&*error),
-            "run it in the pod of a runner, with its service account, or name a KUBECONFIG",
+            "run it in the pod of a runner, with its service account, or set KUBECONFIG to the path of a kubeconfig",
         )),
     }
     checks.push(template(settings));
@@ -91,7 +91,8 @@ fn permission_check(permission: &Permission, answer: Result<bool, ClusterError>)
             HostCheck::warn(NAME, format!("{name} is denied: {loss}"), rule())
         }
         (Err(error), _) => {
-            let hint = "the permission could not be checked: run a job";
+            let hint =
+                "the permission could not be checked: the log of a job names missing permissions";
             HostCheck::warn(NAME, format!("{name}: {}", chain(&error)), hint)
         }
     }
@@ -100,8 +101,7 @@ fn permission_check(permission: &Permission, answer: Result<bool, ClusterError>)
 /// Checks the runner's pod, its image and its work directory.
 fn runner(cluster: &ClusterClient, settings: &HookFileSettings) -> Vec<HostCheck> {
     let Some(name) = pod::variable(pod::NAME) else {
-        let hint =
-            "actions-runner-controller sets it; else by the downward API: fieldRef metadata.name";
+        let hint = "actions-runner-controller sets it; without it, set it by the downward API (fieldRef metadata.name)";
         return vec![HostCheck::fail("runner pod", format!("{} is not set", pod::NAME), hint)];
     };
     let claim = pod::variable(pod::CLAIM);
@@ -151,12 +151,16 @@ fn image(settings: &HookFileSettings, found: &RunnerPod) -> HostCheck {
 fn work_directory(settings: &HookFileSettings, found: &RunnerPod) -> HostCheck {
     const NAME: &str = "work directory";
     match (settings.kubernetes.work, &found.claim) {
-        (WorkTransport::Copy, _) => HostCheck::ok(NAME, "files are copied, as the settings say"),
+        (WorkTransport::Copy, _) => {
+            HostCheck::ok(NAME, "files are copied, because of `work = \"copy\"` under [kubernetes]")
+        }
         (_, Some(claim)) => HostCheck::ok(NAME, format!("claim {claim}")),
-        (WorkTransport::Auto, None) => HostCheck::ok(NAME, "on no claim: files are copied"),
+        (WorkTransport::Auto, None) => {
+            HostCheck::ok(NAME, "not on a persistent volume claim: files are copied")
+        }
         (WorkTransport::Claim, None) => HostCheck::fail(
             NAME,
-            format!("{} is on no claim", work().display()),
+            format!("{} is not on a persistent volume claim", work().display()),
             "mount a claim there, or set `work = \"copy\"` under [kubernetes]",
         ),
     }
@@ -183,7 +187,7 @@ fn dockerfiles(settings: &HookFileSettings) -> HostCheck {
         (Some(push), Some(_)) => HostCheck::ok(NAME, format!("pushed to {push}")),
         _ => HostCheck::warn(
             NAME,
-            "are rejected: no registry for images is set",
+            "are rejected: a registry and a builder for their images are not set",
             "set `push` and `image` (or `buildkit`) under [kubernetes.build]",
         ),
     }

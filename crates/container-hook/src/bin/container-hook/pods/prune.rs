@@ -26,7 +26,7 @@ pub fn run(
     }
     if !pruned.kept.is_empty() {
         context.note(&format!(
-            "nothing owns {}: the runner may be in another namespace; --all removes them too",
+            "not removed, because no runner's pod owns them: {}; their runners may be in another namespace; --all removes them too",
             pruned.kept.join(", ")
         ));
     }

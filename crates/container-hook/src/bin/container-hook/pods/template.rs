@@ -54,7 +54,10 @@ pub fn run(
     let PodPreview { pod, secrets, notes } = preview(request, template, context)?;
     notes.iter().for_each(|note| context.note(note));
     for (name, keys) in secrets {
-        context.note(&format!("secret {name} is created before the pod, with {}", keys.join(", ")));
+        context.note(&format!(
+            "secret {name} is created before the pod, with the keys {}",
+            keys.join(", ")
+        ));
     }
     match context.is_json() {
         true => context.json(&pod)?,

@@ -51,7 +51,7 @@ impl CallResult {
     /// Returns the last error in the collected lines, else the last line.
     pub fn reason(&self) -> &str {
         let errors = self.lines.iter().rev().filter_map(|line| line.strip_prefix("Error: "));
-        errors.chain(self.lines.last().map(String::as_str)).next().unwrap_or("it wrote nothing")
+        errors.chain(self.lines.last().map(String::as_str)).next().unwrap_or("no output")
     }
 }
 

@@ -87,7 +87,7 @@ pub enum TryJobError {
     Name(#[source] Errno),
     #[error(transparent)]
     Read(#[from] ReadError),
-    #[error("the answer to prepare_job is malformed")]
+    #[error("the response to prepare_job is malformed")]
     Answer(#[from] serde_json::Error),
 }
 
@@ -205,10 +205,10 @@ impl SimulatedJob<'_> {
         log.time("cleanup", ended.seconds);
         let left = objects?.find_leftovers(settings);
         for line in &left {
-            log.error(&format!("left of the job: {line}"));
+            log.error(&format!("leftover of the job: {line}"));
         }
         if left.is_empty() {
-            log.show("nothing is left");
+            log.show("the job left nothing behind");
         }
         report.left = Some(left);
         removed?;

@@ -114,7 +114,7 @@ impl ProbeJobs<'_> {
         }
         tried?;
         if has_host_users {
-            let text = "containers have no user namespace on this host: the probe runs as nobody, and root in a \
+            let text = "containers have no user namespace on this host: the probe runs as the user nobody, and root in a \
                         container reaches more";
             probe.note(text.to_owned());
         }
@@ -219,7 +219,7 @@ impl ProbeJobs<'_> {
             let has_ended =
                 self.serving.as_mut().is_none_or(|step| !matches!(step.try_wait(), Ok(None)));
             if has_ended || begin.elapsed() > PATIENCE {
-                let last = text.lines().last().unwrap_or("it wrote nothing");
+                let last = text.lines().last().unwrap_or("no output");
                 probe.problem(format!("cannot test what a job reaches of another job: {last}"));
                 break;
             }

@@ -81,7 +81,7 @@ pub enum BuildError {
     NoUserNamespace,
     /// The container's runtime cannot run the build, and another one would confine it less.
     #[error(
-        "{} cannot build a Dockerfile action, as it supports no user namespaces: use an action with a published image",
+        "the runtime {} cannot build a Dockerfile action, because it cannot join a user namespace: use an action with a published image",
         .0.display()
     )]
     Runtime(PathBuf),
@@ -196,7 +196,10 @@ pub fn begin(
     let options = &backend.settings.build;
     let reference = reference(backend.context.runner, options.cache, file_name, &digest);
     if let Some(image) = engine.store.hold(&reference, &Platform::host())? {
-        log.line(&format!("{} has not changed since it was built", dockerfile.display()));
+        log.line(&format!(
+            "{} has not changed since it was built: the built image is used",
+            dockerfile.display()
+        ));
         return Ok(ImageOrBuild::Image(Box::new(image)));
     }
     let program = find(&[options.buildah.as_os_str()], Some(DEFAULT_PATH.as_ref()), None)

@@ -49,7 +49,7 @@ fn report_all_limits(backend: &EngineBackend<'_>, containers: &[ContainerRecord]
         report_limits(backend, container);
     }
     if backend.engine.are_volumes_full(&backend.context.runner.owner()) {
-        backend.context.log.warning("the named volumes of this runner are full");
+        backend.context.log.warning("the named volumes of this runner are full: `volumes` under [limits] of the settings limits them");
     }
 }
 
@@ -70,7 +70,7 @@ pub fn remove_all(backend: &EngineBackend<'_>) -> Result<(), HookError> {
         Err(error) if error.is_unreadable_record() => {
             let problem = chain(&error);
             backend.context.log.warning(&format!(
-                "{problem}: leftovers not named by its containers stay until `prune`"
+                "{problem}: leftovers that the job's containers do not name stay until `container-hook prune`"
             ));
             let directories = vec![backend.context.runner.work().to_owned()];
             (None, Some(WritableDirectories { user: backend.context.runner.user, directories }))
@@ -323,7 +323,7 @@ pub fn remove_predecessors(backend: &EngineBackend<'_>) -> Result<(), HookError>
         match remove_job(backend.engine, backend.network, job) {
             Ok(false) => {}
             Ok(true) => backend.context.log.line(&format!(
-                "removed a job of an earlier runner {:?} of this user: its worker has ended",
+                "removed a job of an earlier runner {:?} of this user: the runner's worker process has ended",
                 job.runner
             )),
             // The leftovers need not affect this job.

@@ -166,7 +166,7 @@ pub fn nest(
     }
     if !is_apart {
         backend.context.log.warning(&format!(
-            "{title}: `nesting` under {} has no effect: root of this container is root of the machine",
+            "{title}: `nesting` under {} has no effect: root in this container is root on this machine",
             policy.section("policy")
         ));
         return Ok(());

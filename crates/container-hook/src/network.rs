@@ -77,7 +77,7 @@ impl JobNetwork {
         if let Some(program) = network.find_lost_uplink()? {
             backend.context.log.warning(&format!(
                 "{program}, which connects the job to the network, has exited: it was killed, or the machine ran \
-                 out of memory; its connections are lost"
+                 out of memory; connections of the job are lost"
             ));
         }
         Ok(JobNetwork { id: id.to_owned(), network })

@@ -150,7 +150,7 @@ fn report_changes(backend: &EngineBackend<'_>, path: &Path, report: &OwnershipRe
         backend
             .context
             .log
-            .warning(&format!("{path}: {removed_devices} device nodes of the job removed"));
+            .warning(&format!("{path}: {removed_devices} device nodes of the job removed, as they could give access to devices of this machine"));
     }
     warn(backend, path, problems);
 }
@@ -162,9 +162,9 @@ pub fn warn(backend: &EngineBackend<'_>, path: &Path, problems: &WalkProblems) {
     }
     if problems.count > problems.first.len() as u64 {
         let path = path.display();
-        backend
-            .context
-            .log
-            .warning(&format!("{path}: {} problems, the first are above", problems.count));
+        backend.context.log.warning(&format!(
+            "{path}: {} problems in total; only the first are listed above",
+            problems.count
+        ));
     }
 }

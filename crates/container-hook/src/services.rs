@@ -27,7 +27,7 @@ pub fn report_names(backend: &EngineBackend<'_>, asked: &[PendingContainer<'_>])
         ways.extend(endpoint.published.iter().map(|port| {
             let host = port.host_ip.map_or_else(String::new, |ip| format!(" on {ip}"));
             let (own, protocol) = (port.container_port, port.protocol);
-            format!("port {own}/{protocol} is {} of this machine{host}", port.host_port)
+            format!("port {own}/{protocol} is port {} of this machine{host}", port.host_port)
         }));
         if !ways.is_empty() {
             backend.context.log.line(&format!("{}: {}", container.title, ways.join("; ")));

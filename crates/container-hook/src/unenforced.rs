@@ -33,13 +33,13 @@ impl fmt::Display for UnenforcedLimits {
                 ". No cgroup of version 2 is delegated to the runner: `container-hook doctor` prints what to do",
             ),
             Some(some) if some.is_empty() => f.write_str(
-                ". The cgroup that is delegated to the runner has no controllers: see container-hook \
-                 doctor",
+                ". The cgroup that is delegated to the runner has no controllers: `container-hook doctor` \
+                 prints what to do",
             ),
             Some(some) => write!(
                 f,
-                ". The cgroup that is delegated to the runner has no other controllers than {}: see \
-                 container-hook doctor",
+                ". The cgroup that is delegated to the runner has no other controllers than {}: \
+                 `container-hook doctor` prints what to do",
                 some.join(", ")
             ),
         }

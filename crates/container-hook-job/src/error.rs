@@ -84,9 +84,9 @@ pub enum HookError {
     /// The pod template has fields that a single host does not support.
     #[error(transparent)]
     Pod(#[from] TemplateFaults),
-    #[error("{container} ended with {}", code.map_or("an unknown code".to_owned(), |code| format!("code {code}")))]
+    /// An init container failed.
+    #[error("its program ended with {}", code.map_or("an unknown code".to_owned(), |code| format!("code {code}")))]
     Init {
-        container: String,
         /// Exit code, if it was recorded.
         code: Option<i32>,
     },

@@ -133,7 +133,7 @@ fn launch_helper(
     report_limits(backend, &record);
     if code != Some(0) {
         show_last(backend, &record);
-        return Err(HookError::Init { container: helper.plan.container.title.clone(), code });
+        return Err(HookError::Init { code });
     }
     Ok(backend.engine.remove(&record)?)
 }

@@ -232,7 +232,7 @@ mod tests {
         for (document, expected) in [
             (
                 json!([]),
-                "standard input is not a bootstrap document of GARM: \"\" is not an object",
+                "standard input is not a bootstrap document of GARM: the top-level value is not an object",
             ),
             (
                 json!({"name": 1}),

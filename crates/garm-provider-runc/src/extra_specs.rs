@@ -73,6 +73,14 @@ const RESERVED_PREFIXES: [&str; 3] = ["GARM_", "ACTIONS_RUNNER_INPUT_", "LD_"];
 /// Names of other variables that pools cannot set.
 const RESERVED: [&str; 5] = ["BASH_ENV", "ENV", "GCONV_PATH", "HOME", "SHELLOPTS"];
 
+/// Rule for the names of scripts, for messages.
+const SCRIPT_NAME: &str = "a valid script name: expected up to 255 letters, digits, \".\", \"_\" and \"-\", a letter \
+     or digit first";
+
+/// Rule for the names of packages, for messages.
+const PACKAGE_NAMES: &str = "an array of package names: expected up to 255 letters, digits and \"._-+:~=@/\" each, a \
+     letter or digit first";
+
 /// Size limit of all variables together. The kernel has the same limit for a single variable (`MAX_ARG_STRLEN`).
 const MAX_ENV_BYTES: usize = 128 << 10;
 
@@ -94,10 +102,17 @@ pub enum ExtraSpecsError {
         "invalid variable name {pointer:?}: expected letters, digits and \"_\", no digit first"
     )]
     Variable { pointer: String },
-    #[error("{pointer:?} cannot be set by extra specs")]
+    #[error("{pointer:?} is reserved: extra specs cannot set {}", reserved_names())]
     Reserved { pointer: String },
     #[error("\"/env\" is larger than {} KiB", MAX_ENV_BYTES >> 10)]
     TooLarge,
+}
+
+/// Returns the names of variables that pools cannot set, with `*` for any rest of a name.
+fn reserved_names() -> String {
+    let prefixes = RESERVED_PREFIXES.iter().map(|prefix| format!("{prefix}*"));
+    let names = RESERVED.iter().map(|name| (*name).to_owned());
+    prefixes.chain(names).collect::<Vec<_>>().join(", ")
 }
 
 impl ExtraSpecs {
@@ -163,7 +178,7 @@ fn env(top: &JsonObject<'_>) -> Result<BTreeMap<String, String>, ExtraSpecsError
         }
         // The runner reads some of its variables from a file with one per line.
         if value.contains(['\0', '\n', '\r']) {
-            return Err(place.value_error(name, "one line").into());
+            return Err(place.value_error(name, "a single line without NUL characters").into());
         }
     }
     if env.iter().map(|(name, value)| name.len() + value.len() + 2).sum::<usize>() > MAX_ENV_BYTES {
@@ -177,9 +192,7 @@ fn scripts(top: &JsonObject<'_>) -> Result<BTreeMap<String, Vec<u8>>, ExtraSpecs
     let scripts = top.map_of_texts("pre_install_scripts")?.into_iter().map(|(name, text)| {
         // Reports to GARM and the instance's log contain the name.
         if !is_word(&name, b"._-") {
-            return Err(place
-                .value_error(&name, "named by letters, digits, \".\", \"_\" and \"-\"")
-                .into());
+            return Err(place.value_error(&name, SCRIPT_NAME).into());
         }
         let script = STANDARD.decode(text);
         let pointer = || place.pointer(&name);
@@ -196,7 +209,7 @@ fn packages(top: &JsonObject<'_>) -> Result<Vec<String>, ExtraSpecsError> {
     if packages.iter().all(|package| is_word(package, b"._-+:~=@/")) {
         Ok(packages)
     } else {
-        Err(top.value_error("extra_packages", "an array of names of packages").into())
+        Err(top.value_error("extra_packages", PACKAGE_NAMES).into())
     }
 }
 
@@ -206,7 +219,7 @@ fn user(top: &JsonObject<'_>) -> Result<Option<String>, ExtraSpecsError> {
         return Ok(None);
     }
     if !is_word(&user, b"._-@") && !is_word(&user.replacen('_', "u", 1), b"._-@") {
-        return Err(top.value_error("user", "a name or a number of a user").into());
+        return Err(top.value_error("user", "a user name or a numeric user ID").into());
     }
     Ok(Some(user))
 }
@@ -223,7 +236,7 @@ fn pids(top: &JsonObject<'_>) -> Result<Option<u32>, ExtraSpecsError> {
     let count = count.as_u64().and_then(|count| u32::try_from(count).ok());
     match count {
         Some(count @ 1..) => Ok(Some(count)),
-        _ => Err(top.value_error("pids", "a number greater than 0").into()),
+        _ => Err(top.value_error("pids", "a whole number from 1 to 4294967295").into()),
     }
 }
 
@@ -239,7 +252,7 @@ fn size(top: &JsonObject<'_>, key: &str) -> Result<Option<u64>, ExtraSpecsError>
     match bytes {
         1.. => Ok(Some(bytes)),
         0 => Err(top
-            .value_error(key, "a size greater than 0, as \"4GiB\" or a number of bytes")
+            .value_error(key, "a size greater than 0, such as \"4GiB\", or a number of bytes")
             .into()),
     }
 }
@@ -340,7 +353,7 @@ mod tests {
     #[test]
     fn errors_name_their_position() {
         for (specs, expected) in [
-            (json!([]), "\"\" is not an object"),
+            (json!([]), "the top-level value is not an object"),
             (json!({"mounst": []}), "unknown key \"mounst\": did you mean \"mounts\"?"),
             (
                 json!({"usegarmTemplate": 1}),
@@ -359,21 +372,32 @@ mod tests {
             ),
             (
                 json!({"env": {"LD_PRELOAD": "x"}}),
-                "\"/env/LD_PRELOAD\" cannot be set by extra specs",
+                "\"/env/LD_PRELOAD\" is reserved: extra specs cannot set GARM_*, ACTIONS_RUNNER_INPUT_*, LD_*, \
+                 BASH_ENV, ENV, GCONV_PATH, HOME, SHELLOPTS",
             ),
-            (json!({"env": {"GARM_X": "x"}}), "\"/env/GARM_X\" cannot be set by extra specs"),
+            (
+                json!({"env": {"GARM_X": "x"}}),
+                "\"/env/GARM_X\" is reserved: extra specs cannot set GARM_*, ACTIONS_RUNNER_INPUT_*, LD_*, \
+                 BASH_ENV, ENV, GCONV_PATH, HOME, SHELLOPTS",
+            ),
             (
                 json!({"env": {"ACTIONS_RUNNER_INPUT_URL": "x"}}),
-                "\"/env/ACTIONS_RUNNER_INPUT_URL\" cannot be set by extra specs",
+                "\"/env/ACTIONS_RUNNER_INPUT_URL\" is reserved: extra specs cannot set GARM_*, \
+                 ACTIONS_RUNNER_INPUT_*, LD_*, BASH_ENV, ENV, GCONV_PATH, HOME, SHELLOPTS",
             ),
-            (json!({"env": {"A": "x\nLD_PRELOAD=y"}}), "\"/env/A\" is not one line"),
+            (
+                json!({"env": {"A": "x\nLD_PRELOAD=y"}}),
+                "\"/env/A\" is not a single line without NUL characters",
+            ),
             (
                 json!({"pre_install_scripts": {"../a": ""}}),
-                "\"/pre_install_scripts/..~1a\" is not named by letters, digits, \".\", \"_\" and \"-\"",
+                "\"/pre_install_scripts/..~1a\" is not a valid script name: expected up to 255 letters, digits, \
+                 \".\", \"_\" and \"-\", a letter or digit first",
             ),
             (
                 json!({"extra_packages": ["--root=/"]}),
-                "\"/extra_packages\" is not an array of names of packages",
+                "\"/extra_packages\" is not an array of package names: expected up to 255 letters, digits and \
+                 \"._-+:~=@/\" each, a letter or digit first",
             ),
             (json!({"cpus": "2"}), "\"/cpus\" is not a number"),
             (
@@ -386,15 +410,15 @@ mod tests {
             ),
             (
                 json!({"memory": 0}),
-                "\"/memory\" is not a size greater than 0, as \"4GiB\" or a number of bytes",
+                "\"/memory\" is not a size greater than 0, such as \"4GiB\", or a number of bytes",
             ),
             (
                 json!({"disk": -5}),
-                "\"/disk\" is not a size greater than 0, as \"4GiB\" or a number of bytes",
+                "\"/disk\" is not a size greater than 0, such as \"4GiB\", or a number of bytes",
             ),
-            (json!({"pids": 0}), "\"/pids\" is not a number greater than 0"),
-            (json!({"pids": 1.5}), "\"/pids\" is not a number greater than 0"),
-            (json!({"user": "a:b"}), "\"/user\" is not a name or a number of a user"),
+            (json!({"pids": 0}), "\"/pids\" is not a whole number from 1 to 4294967295"),
+            (json!({"pids": 1.5}), "\"/pids\" is not a whole number from 1 to 4294967295"),
+            (json!({"user": "a:b"}), "\"/user\" is not a user name or a numeric user ID"),
             (json!({"mounts": "a"}), "\"/mounts\" is not an array"),
             (json!({"privileged": "yes"}), "\"/privileged\" is not true or false"),
             (json!({"disable_updates": "yes"}), "\"/disable_updates\" is not true or false"),

@@ -9,11 +9,19 @@ use serde_json::{Map, Value};
 
 /// An error for a JSON value of another type or form than expected.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{pointer:?} is not {expected}")]
+#[error("{} is not {expected}", quote_pointer(pointer))]
 pub struct JsonValueError {
     /// JSON pointer to the value.
     pub pointer: String,
     pub expected: &'static str,
+}
+
+/// Returns a JSON pointer for a message.
+fn quote_pointer(pointer: &str) -> String {
+    match pointer {
+        "" => "the top-level value".to_owned(),
+        _ => format!("{pointer:?}"),
+    }
 }
 
 /// A JSON object; a missing one has no members.

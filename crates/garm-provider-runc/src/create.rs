@@ -300,7 +300,10 @@ impl InstanceCreation<'_> {
         let user = runner::user(&image.layers, word)?;
         let (ids, others) = match self.provider.settings.has_user_namespaces() {
             true => (Some(MappedIds { uids: PrivateIds::COUNT, gids: PrivateIds::COUNT }), ""),
-            false => (privilege.ids(), ", or have root add ids to /etc/subuid and /etc/subgid"),
+            false => (
+                privilege.ids(),
+                ", or have root add ids of the user who runs GARM to /etc/subuid and /etc/subgid",
+            ),
         };
         match ids {
             Some(MappedIds { uids, gids }) if user.uid >= uids || user.gid >= gids => {

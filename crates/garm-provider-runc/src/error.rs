@@ -25,7 +25,8 @@ pub enum ProviderError {
     Duplicate { name: String },
     /// The instance cannot be started again.
     #[error(
-        "instance {name} has ended and cannot be started again: its runner was for one job{}", fault.as_ref().map(|fault| format!(" ({fault})")).unwrap_or_default()
+        "instance {name} cannot be started again: its runner was for one job only{}",
+        fault.as_ref().map(|fault| format!(" ({fault})")).unwrap_or_default()
     )]
     Ended { name: String, fault: Option<String> },
     #[error(transparent)]
@@ -33,18 +34,25 @@ pub enum ProviderError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The image has no runner in the directory that the settings name.
-    #[error("no runner found in {} of {image}, which `runner-dir` of the image names", dir.display())]
+    #[error(
+        "image {image} has no runner in {}, its `runner-dir` in the settings: expected run.sh and \
+         bin/Runner.Listener, or act_runner or gitea-runner",
+        dir.display()
+    )]
     NoRunner { image: String, dir: PathBuf },
     /// Not all processes of the instance could be signalled.
     #[error("cannot {action} the processes of instance {name}")]
     Signal { name: String, action: &'static str, source: std::io::Error },
+    /// The namespaces of rootless instances cannot be listed.
+    #[error("cannot list the instances of this user")]
+    ListInNamespaces { source: Box<dyn std::error::Error + Send + Sync> },
     /// An operation failed in the namespaces of a rootless instance.
     #[error("instance {name}")]
     InNamespaces { name: String, source: Box<dyn std::error::Error + Send + Sync> },
     /// The runner's user is outside the id mapping of the instance.
     #[error(
-        "the runner would run as {uid}:{gid}, and an instance has users 0 to {} and groups 0 to {}: set \
-         `user` under [boot] or of the image{others}",
+        "the runner cannot run as {uid}:{gid}, because an instance has users 0 to {} and groups 0 to {}: set another \
+         `user` in the extra specs, under [images.NAME] or under [boot]{others}",
         uids - 1,
         gids - 1
     )]

@@ -85,7 +85,9 @@ pub enum PlanError {
         origin: String,
     },
     /// The extra specs request privileges that the flavor does not have.
-    #[error("extra specs: \"/{key}\": flavor {flavor:?} does not have it in the settings")]
+    #[error(
+        "extra specs: \"/{key}\" is true, which needs `{key} = true` in flavor {flavor:?} of the settings"
+    )]
     Privilege { key: &'static str, flavor: String },
     /// Root of the instance would be root on the host.
     #[error(
@@ -94,8 +96,8 @@ pub enum PlanError {
     HostRoot { key: &'static str, flavor: String, reason: &'static str },
     /// Files that instances create in the mount would belong to root.
     #[error(
-        "mount {name:?} is writable and {} belongs to root, as files that jobs make there would: give it to a \
-         user and a group that are not root (chown USER:GROUP), or set `read-only = true`", path.display()
+        "mount {name:?} is writable and {} belongs to root or to group root, and so would files that jobs create there: \
+         change its user and group to others (chown USER:GROUP), or set `read-only = true` for the mount", path.display()
     )]
     MountOfRoot { name: String, path: PathBuf },
     /// The source of a mount cannot be opened.
@@ -112,8 +114,8 @@ pub enum PlanError {
     Disk { asked_by: String, size: String },
     /// The extra specs name a network, mount or cache that is unknown or not for this pool.
     #[error(
-        "extra specs: {pointer:?}: unknown {kind} {name:?} for this pool{}",
-        expected_names(known)
+        "extra specs: {pointer:?}: unknown {kind} {name:?} for this pool; {}",
+        expected_names(kind, known)
     )]
     Unknown {
         pointer: String,
@@ -185,12 +187,12 @@ pub fn plan(settings: &ProviderSettings, bootstrap: &Bootstrap) -> Result<Instan
 }
 
 /// Reason of [`PlanError::HostRoot`] if the settings select the host's user namespace.
-const HOST_BY_SETTING: &str = "`user-namespace = \"host\"` under [security] of the settings gives it none: \
-     remove one of them";
+const HOST_BY_SETTING: &str = "the settings have `user-namespace = \"host\"` under [security]: \
+     remove one of the two";
 
 /// Reason of [`PlanError::HostRoot`] if the kernel does not support a user namespace for each instance.
-const HOST_BY_KERNEL: &str = "this kernel gives it none, and root of the instance would be root of this machine: \
-     run `garm-provider-runc doctor` for the cause";
+const HOST_BY_KERNEL: &str = "this host provides none, so root of the instance would be root of this machine; \
+     `garm-provider-runc doctor` prints the cause";
 
 struct PlanInputs<'a> {
     settings: &'a ProviderSettings,
@@ -426,8 +428,11 @@ fn unknown(pointer: String, kind: &'static str, name: &str, known: Vec<String>) 
     PlanError::Unknown { pointer, kind, name: shorten_text(name), known }
 }
 
-fn expected_names(known: &[String]) -> String {
-    if known.is_empty() { String::new() } else { format!("; expected one of {}", known.join(", ")) }
+fn expected_names(kind: &str, known: &[String]) -> String {
+    match known {
+        [] => format!("no [{kind}s.NAME] in the settings lists the pool in `pools`"),
+        _ => format!("expected one of {}", known.join(", ")),
+    }
 }
 
 /// Truncates a text for a message.

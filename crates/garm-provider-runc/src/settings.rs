@@ -183,7 +183,7 @@ impl Default for BootSettings {
 pub enum ImageNameError {
     #[error(
         "{name:?} is not an alias in the settings: did you mean {meant:?}? \
-         To pull that image, write docker.io/library/{name}"
+         To pull {name:?} from Docker Hub, write docker.io/library/{name}"
     )]
     Misspelt { name: String, meant: String },
     #[error("unknown image {name:?}: not an alias in the settings and not a valid reference")]
@@ -352,7 +352,9 @@ fn deserialize_absolute<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Pa
     let path = PathBuf::deserialize(deserializer)?;
     if path.is_relative() || path.components().any(|part| part == Component::ParentDir) {
         let path = path.display().to_string();
-        return Err(D::Error::custom(format_args!("{path:?} is no absolute path without `..`")));
+        return Err(D::Error::custom(format_args!(
+            "invalid path {path:?}: expected an absolute path without `..`"
+        )));
     }
     Ok(path)
 }
@@ -454,7 +456,10 @@ mod tests {
         for path in ["cache", "/a/../b", ""] {
             let cache =
                 toml::from_str::<CacheSettings>(&format!("target = \"{path}\"")).unwrap_err();
-            assert!(cache.to_string().contains("is no absolute path without `..`"), "{cache}");
+            assert!(
+                cache.to_string().contains("expected an absolute path without `..`"),
+                "{cache}"
+            );
         }
         for target in ["/", "//", "/.", "/proc", "/proc/x", "/sys/fs"] {
             let cache = format!("target = {target:?}");

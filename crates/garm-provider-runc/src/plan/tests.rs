@@ -163,7 +163,7 @@ fn images_can_have_aliases_in_the_settings() {
         (
             "ubunut",
             "\"ubunut\" is not an alias in the settings: did you mean \"ubuntu\"? \
-             To pull that image, write docker.io/library/ubunut",
+             To pull \"ubunut\" from Docker Hub, write docker.io/library/ubunut",
         ),
     ] {
         let message = message(&settings, &bootstrap(json!({"image": image})));
@@ -268,7 +268,9 @@ fn extra_specs_can_only_drop_privileges_of_the_flavor() {
     for key in ["privileged", "nesting"] {
         assert_eq!(
             message(&settings(), &specs(json!({key: true}))),
-            format!("extra specs: \"/{key}\": flavor \"small\" does not have it in the settings")
+            format!(
+                "extra specs: \"/{key}\" is true, which needs `{key} = true` in flavor \"small\" of the settings"
+            )
         );
         plan(&settings(), &specs(json!({key: false}))).unwrap();
     }
@@ -400,7 +402,8 @@ fn networks_match_the_pool() {
     let none = ProviderSettings { networks: BTreeMap::new(), ..settings() };
     assert_eq!(
         message(&none, &specs(json!({"network": "x"}))),
-        "extra specs: \"/network\": unknown network \"x\" for this pool"
+        "extra specs: \"/network\": unknown network \"x\" for this pool; no [networks.NAME] in the settings \
+         lists the pool in `pools`"
     );
 }
 

@@ -130,7 +130,11 @@ fn settings_errors_name_their_position() {
             "invalid size: expected a number and its unit",
         ),
         ("[images.a]\nreference = \"A:B\"", "2:13", "this: the repository must be lower case"),
-        ("[caches.a]\ntarget = \"/a/../b\"", "2:10", "is no absolute path without `..`"),
+        (
+            "[caches.a]\ntarget = \"/a/../b\"",
+            "2:10",
+            "invalid path: expected an absolute path without `..`",
+        ),
         ("[network]\npool = \"10.0.0.0\"", "2:8", "invalid network: expected one such as"),
     ] {
         env.write("settings.toml", text);

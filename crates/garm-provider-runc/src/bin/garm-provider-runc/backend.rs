@@ -200,7 +200,7 @@ impl InstanceAccess for RootlessInstances {
         is_wanted: InstanceFilter<'_>,
     ) -> Result<Vec<InstanceRecord>, ProviderError> {
         let mut found = Vec::new();
-        for record in self.pause_processes().records().map_err(|error| wrap_error("", error))? {
+        for record in self.pause_processes().records().map_err(wrap_list_error)? {
             let Some((controller, name)) = record.name.rsplit_once('/') else { continue };
             if is_wanted(controller, name) {
                 let run = self.pause_processes().run_of(&InstanceKey::new(controller, name).id);
@@ -211,8 +211,7 @@ impl InstanceAccess for RootlessInstances {
     }
 
     fn unrecorded_instances(&self, controller: &str) -> Result<Vec<String>, ProviderError> {
-        let known =
-            self.pause_processes().records().map_err(|error| wrap_error(controller, error))?;
+        let known = self.pause_processes().records().map_err(wrap_list_error)?;
         let labels = known.iter().filter_map(|record| record.name.rsplit_once('/'));
         let own = labels.filter(|(found, _)| *found == controller);
         Ok(own.map(|(_, name)| name.to_owned()).collect())
@@ -265,6 +264,10 @@ impl InstanceAccess for RootlessInstances {
 
 fn wrap_error(name: &str, error: impl std::error::Error + Send + Sync + 'static) -> ProviderError {
     ProviderError::InNamespaces { name: name.to_owned(), source: Box::new(error) }
+}
+
+fn wrap_list_error(error: impl std::error::Error + Send + Sync + 'static) -> ProviderError {
+    ProviderError::ListInNamespaces { source: Box::new(error) }
 }
 
 /// Enters a user namespace that maps the owners of the store's files; the network stays the host's.

@@ -93,7 +93,10 @@ pub const MAX_DOCUMENT_BYTES: u64 = 16 << 20;
 /// Errors of reading a call, with the messages of GARM's library for the errors that it knows.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    #[error("unsupported interface version: {0}")]
+    #[error(
+        "unsupported interface version: {0}; expected {known}",
+        known = INTERFACE_VERSIONS.join(" or ")
+    )]
     InterfaceVersion(String),
     /// A variable is missing or empty.
     #[error("missing {0}")]
@@ -107,21 +110,21 @@ pub enum CallError {
     NoDocument,
     #[error("cannot read standard input")]
     Read(#[source] io::Error),
-    #[error("standard input holds more than {} MiB", MAX_DOCUMENT_BYTES >> 20)]
+    #[error("standard input is larger than the limit of {} MiB", MAX_DOCUMENT_BYTES >> 20)]
     TooLarge,
     #[error(transparent)]
     Document(#[from] BootstrapError),
     /// The document has no instance name.
-    #[error("missing bootstrap params")]
+    #[error("missing bootstrap params: the document on standard input has no name")]
     NoName,
     #[error(
         "invalid instance name {0:?}: expected up to 128 letters, digits, \".\", \"_\" and \"-\", \
          a letter or a digit first"
     )]
     Name(String),
-    #[error("missing pool ID")]
+    #[error("missing pool ID: GARM_POOL_ID is not set or empty")]
     NoPool,
-    #[error("missing instance ID")]
+    #[error("missing instance ID: GARM_INSTANCE_ID is not set or empty")]
     NoInstance,
     #[error("GARM_POOL_EXTRASPECS is not base64")]
     ExtraSpecsEncoding(#[source] base64::DecodeError),
@@ -306,13 +309,15 @@ mod tests {
 
     #[test]
     fn errors_are_checked_in_the_order_of_the_reference() {
+        const NO_POOL: &str = "missing pool ID: GARM_POOL_ID is not set or empty";
+        const NO_INSTANCE: &str = "missing instance ID: GARM_INSTANCE_ID is not set or empty";
         let create = ("GARM_COMMAND", "CreateInstance");
         let pool = ("GARM_POOL_ID", "p");
         for (env, stdin, expected) in [
             (
                 of(&[("GARM_INTERFACE_VERSION", "v0.2.0")]),
                 "",
-                "unsupported interface version: v0.2.0",
+                "unsupported interface version: v0.2.0; expected v0.1.0 or v0.1.1",
             ),
             (of(&[]), "", "missing GARM_COMMAND"),
             (of(&[("GARM_COMMAND", "Nonsense")]), "", "missing GARM_PROVIDER_CONFIG_FILE"),
@@ -333,19 +338,23 @@ mod tests {
                 "unknown GARM_COMMAND: Nonsense",
             ),
             (usual_variables(&[create]), " \n", "CreateInstance requires data passed into stdin"),
-            (usual_variables(&[create]), "{}", "missing bootstrap params"),
-            (usual_variables(&[create]), r#"{"name": "a"}"#, "missing pool ID"),
+            (
+                usual_variables(&[create]),
+                "{}",
+                "missing bootstrap params: the document on standard input has no name",
+            ),
+            (usual_variables(&[create]), r#"{"name": "a"}"#, NO_POOL),
             (
                 usual_variables(&[create, pool]),
                 r#"{"name": "../a"}"#,
                 "invalid instance name \"../a\": expected up to 128 letters, digits, \".\", \
                  \"_\" and \"-\", a letter or a digit first",
             ),
-            (usual_variables(&[("GARM_COMMAND", "DeleteInstance")]), "", "missing instance ID"),
-            (usual_variables(&[("GARM_COMMAND", "GetInstance"), pool]), "", "missing instance ID"),
-            (usual_variables(&[("GARM_COMMAND", "StartInstance")]), "", "missing instance ID"),
-            (usual_variables(&[("GARM_COMMAND", "Stop")]), "", "missing instance ID"),
-            (usual_variables(&[]), "", "missing pool ID"),
+            (usual_variables(&[("GARM_COMMAND", "DeleteInstance")]), "", NO_INSTANCE),
+            (usual_variables(&[("GARM_COMMAND", "GetInstance"), pool]), "", NO_INSTANCE),
+            (usual_variables(&[("GARM_COMMAND", "StartInstance")]), "", NO_INSTANCE),
+            (usual_variables(&[("GARM_COMMAND", "Stop")]), "", NO_INSTANCE),
+            (usual_variables(&[]), "", NO_POOL),
         ] {
             assert_eq!(chain(&read(&env, stdin.as_bytes()).unwrap_err()), expected);
         }
@@ -371,7 +380,7 @@ mod tests {
     fn oversized_document_is_rejected() {
         let env = usual_variables(&[("GARM_COMMAND", "CreateInstance")]);
         let error = GarmCall::read(|name| env.get(name).cloned(), io::repeat(b' ')).unwrap_err();
-        assert_eq!(error.to_string(), "standard input holds more than 16 MiB");
+        assert_eq!(error.to_string(), "standard input is larger than the limit of 16 MiB");
     }
 
     #[test]

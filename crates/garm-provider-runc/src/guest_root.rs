@@ -83,7 +83,7 @@ impl GuestRoot {
             let shown = self.outer_path(path);
             check_regular(&file).with_path("write", &shown)?;
             let mut file = File::from(file);
-            file.set_len(0).with_path("empty", &shown)?;
+            file.set_len(0).with_path("truncate", &shown)?;
             let (uid, gid) = ids(owner);
             fchown(&file, Some(uid), Some(gid)).with_path("change the owner of", &shown)?;
             fchmod(&file, Mode::from_raw_mode(mode)).with_path("change the mode of", &shown)?;
@@ -93,14 +93,14 @@ impl GuestRoot {
 
     /// Creates a symlink, replacing an existing file or symlink.
     pub fn link(&self, path: &Path, target: &Path, owner: GuestIds) -> Result<(), PathError> {
-        self.run_as_root("make the link", path, || {
+        self.run_as_root("create the symlink", path, || {
             let parent = self.parent(path, Some(owner))?;
             let (name, shown) = (name(path), self.outer_path(path));
             match unlinkat(&parent, name, AtFlags::empty()) {
                 Ok(()) | Err(Errno::NOENT) => {}
                 result => result.with_path("replace", &shown)?,
             }
-            symlinkat(target, &parent, name).with_path("make the link", &shown)?;
+            symlinkat(target, &parent, name).with_path("create the symlink", &shown)?;
             let flags = OFlags::PATH | OFlags::NOFOLLOW;
             let made = open_strictly(parent.as_fd(), name, flags, Mode::empty())
                 .with_path("open", &shown)?;
@@ -131,7 +131,7 @@ impl GuestRoot {
                 .read_to_end(&mut content)
                 .with_path("read", &shown)?;
             if content.len() as u64 > limit_bytes {
-                let why = format!("it has more than {limit_bytes} bytes");
+                let why = format!("the file is larger than {limit_bytes} bytes");
                 return Err(PathError::new("read", &shown, io::Error::other(why)));
             }
             Ok(Some(content))
@@ -190,7 +190,7 @@ fn ids(owner: GuestIds) -> (Uid, Gid) {
 
 fn check_regular(file: &OwnedFd) -> io::Result<()> {
     let kind = FileType::from_raw_mode(fstat(file)?.st_mode);
-    if kind.is_file() { Ok(()) } else { Err(io::Error::other("it is not a regular file")) }
+    if kind.is_file() { Ok(()) } else { Err(io::Error::other("not a regular file")) }
 }
 
 #[cfg(test)]

@@ -75,5 +75,5 @@ fn signal_all(first: ProcessIdentity, signal: Signal) -> io::Result<()> {
         }
         was_quiet = is_quiet;
     }
-    Err(io::Error::other("its processes fork or resume others faster than they are signalled"))
+    Err(io::Error::other("they fork or resume each other faster than they are signalled"))
 }

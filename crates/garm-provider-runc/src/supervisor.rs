@@ -63,7 +63,7 @@ pub enum SupervisorError {
     #[error("unknown instance {name}")]
     Unknown { name: String },
     /// The parent was killed before it sent the task.
-    #[error("no task received from the parent")]
+    #[error("received no valid task from the process that started it")]
     NoTask(#[source] serde_json::Error),
     #[error("the supervisor of instance {name} did not start: {message}")]
     Start { name: String, message: String },
@@ -157,12 +157,14 @@ impl StartingSupervisor {
         drop(stdin);
         let mut answer = String::new();
         let mut stdout = child.stdout.take().expect("it was asked for");
-        stdout.read_to_string(&mut answer).with_path("read from", &path)?;
+        stdout.read_to_string(&mut answer).with_path("read the output of", &path)?;
         if answer == READY {
             return Ok(());
         }
         let _ = child.wait();
-        Err(SupervisorError::Start { name, message: answer })
+        let message =
+            if answer.is_empty() { "it exited without a message".to_owned() } else { answer };
+        Err(SupervisorError::Start { name, message })
     }
 
     /// Kills a supervisor that has not received its task.
@@ -207,7 +209,7 @@ fn prepare<'a>(
     let files = ControllerRecords::of(&engine.store.options().run, controller)
         .files(name)
         .ok_or_else(unknown)?;
-    spawn::detach().with_path("leave the session for", &engine.run)?;
+    spawn::detach().with_path("become the subreaper of the containers in", &engine.run)?;
     // Failing to enter the cgroup matters only if a service manager kills all processes in GARM's.
     cgroup::enter(CGROUP);
     let input = io::stdin().take(MAX_TASK_BYTES);
@@ -224,7 +226,8 @@ fn prepare<'a>(
     let own = ProcessIdentity::of(std::process::id()).ok_or_else(unknown)?;
     files.write_supervisor(own)?;
     // From now on the supervisor is found by its record.
-    spawn::outlive_parent().with_path("stay with", &engine.run)?;
+    spawn::outlive_parent()
+        .with_path("clear the parent-death signal of a supervisor in", &engine.run)?;
     Ok(InstanceSupervisor { files, spec: task.spec, http, guest })
 }
 

@@ -9,11 +9,11 @@ use oci_hooks_files::error::cause;
 /// URLs are without credentials and queries, which may contain signatures.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
-    #[error("invalid CA certificates: expected PEM")]
+    #[error("invalid CA certificates from GARM or `ca` under [boot]: expected PEM")]
     Certificates { source: io::Error },
-    #[error("invalid proxy address {proxy:?}")]
+    #[error("invalid proxy URL {proxy:?}: expected one such as http://proxy.example.com:3128")]
     Proxy { proxy: String },
-    #[error("invalid address {url:?}: expected http:// or https:// without a login")]
+    #[error("invalid URL {url:?}: expected http:// or https://, without user name and password")]
     Address { url: String },
     /// The server returned an error status.
     #[error("{method} {url}: {status}{}{message}", if message.is_empty() { "" } else { ": " })]
@@ -40,7 +40,7 @@ pub enum HttpError {
     #[error("{method} {url}: rejected redirect to {target:?}: {reason}")]
     Redirect { method: &'static str, url: String, target: String, reason: &'static str },
     /// The response is too large.
-    #[error("{method} {url}: more than {limit_bytes} bytes")]
+    #[error("{method} {url}: the response is larger than {limit_bytes} bytes")]
     TooLarge { method: &'static str, url: String, limit_bytes: u64 },
 }
 

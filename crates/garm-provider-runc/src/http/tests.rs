@@ -55,11 +55,14 @@ fn rejections_are_reported_without_secrets() {
     let error = client().get("http://me:S3CRET@h/x?S3CRET#S3CRET", None, 10).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "invalid address \"http://h/x\": expected http:// or https:// without a login"
+        "invalid URL \"http://h/x\": expected http:// or https://, without user name and password"
     );
     let proxy = ProxyUrls { http_proxy: "http://me:S3CRET@ h".into(), ..ProxyUrls::default() };
     let error = HttpClient::new(&HttpOptions { proxy, ..HttpOptions::default() }).unwrap_err();
-    assert_eq!(error.to_string(), "invalid proxy address \"http://***@ h\"");
+    assert_eq!(
+        error.to_string(),
+        "invalid proxy URL \"http://***@ h\": expected one such as http://proxy.example.com:3128"
+    );
 }
 
 fn retry<T>(attempts: u32, f: impl FnMut() -> Result<T, HttpError>) -> Result<T, HttpError> {

@@ -19,12 +19,14 @@ pub enum RunnerError {
     /// GARM offers no archive for the architecture.
     #[error("{}", missing_tool_message(arch, known))]
     NoTool { arch: String, known: String },
-    #[error("runner checksum {text:?} is not a SHA-256 digest")]
+    #[error(
+        "invalid checksum {text:?} of the runner archive from GARM: expected a SHA-256 digest of 64 hex digits"
+    )]
     Checksum { text: String },
     #[error("cannot download the runner")]
     Http(#[source] HttpError),
     /// The connection broke too often.
-    #[error("cannot download the runner from {url}: the connection broke after {bytes} bytes")]
+    #[error("cannot download the runner from {url}: failed after {bytes} bytes")]
     Broken { url: String, bytes: u64, source: io::Error },
     #[error("cannot download the runner from {url}: timed out after {} s with {bytes} bytes received", timeout.as_secs())]
     TooSlow { url: String, bytes: u64, timeout: Duration },
@@ -45,7 +47,8 @@ pub enum RunnerError {
     NotARunner { url: String, missing: &'static str },
     /// The user is not in the image, and cannot be added under this name.
     #[error(
-        "unknown user {name:?}: not in the image, and not a name that can be added: expected at most 32 of a-z, 0-9, \"_\" and \"-\", a letter or \"_\" first"
+        "user {name:?} is not in the image, and cannot be added under this name: expected up to 32 of a-z, 0-9, \"_\" and \
+         \"-\", a letter or \"_\" first"
     )]
     UserName { name: String },
     /// The user cannot be looked up in the image.
@@ -61,7 +64,9 @@ pub enum RunnerError {
 
 fn missing_tool_message(arch: &str, known: &str) -> String {
     match known {
-        "" => format!("no runner for linux on {arch}: GARM offers no runner at all"),
-        _ => format!("no runner for linux on {arch}: GARM offers {known}"),
+        "" => "no runner found in the image, and GARM offers no runner at all".to_owned(),
+        _ => format!(
+            "no runner found in the image, and GARM offers none for linux on {arch}, only for {known}"
+        ),
     }
 }

@@ -251,7 +251,7 @@ impl RunnerCache {
         let path = self.dir.join(key).join(RECORD);
         let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
         let times = Timestamps { last_access: now, last_modification: now };
-        utimensat(CWD, &path, &times, AtFlags::empty()).with_path("touch", &path)?;
+        utimensat(CWD, &path, &times, AtFlags::empty()).with_path("change the times of", &path)?;
         let (name, program) = names(record.forge);
         let dir = Path::new("/").join(HOME).join(name);
         Ok(Some(RunnerLayer {

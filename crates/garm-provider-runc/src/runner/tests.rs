@@ -334,7 +334,7 @@ fn repeated_interruptions_are_an_error() {
     let server = FakeServer::serve(|_| cut_reply(runner(), 2));
     let tool = RunnerArchive { sha256: None, ..tool(&server, GITHUB, b"") };
     let message = RunnerFixture::new().fail(&tool);
-    assert!(message.contains("the connection broke after 2 bytes"), "{message}");
+    assert!(message.contains("failed after 2 bytes"), "{message}");
     assert_eq!(server.seen_requests().len(), 3);
 }
 

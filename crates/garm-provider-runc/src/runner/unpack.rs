@@ -67,7 +67,8 @@ impl RunnerUnpacking<'_> {
             dir.push(name);
             DirBuilder::new().create(&dir).with_path("create the directory", &dir)?;
             // In instances, the modes of these directories override those of the image.
-            fs::set_permissions(&dir, Permissions::from_mode(0o755)).with_path("change", &dir)?;
+            fs::set_permissions(&dir, Permissions::from_mode(0o755))
+                .with_path("change the mode of", &dir)?;
         }
         if let Some((uid, gid)) = self.owner() {
             chown(&home, Some(uid), Some(gid)).with_path("change the owner of", &home)?;
@@ -110,9 +111,10 @@ impl RunnerUnpacking<'_> {
         DirBuilder::new().mode(0o755).create(dir).with_path("create the directory", dir)?;
         let path = dir.join(name);
         let mut options = OpenOptions::new();
-        let mut file = options.write(true).create_new(true).open(&path).with_path("make", &path)?;
+        let mut file =
+            options.write(true).create_new(true).open(&path).with_path("create", &path)?;
         io::copy(&mut Cursor::new(first).chain(download), &mut file).with_path("write", &path)?;
-        self.finish_program(&file, dir).with_path("change", &path)?;
+        self.finish_program(&file, dir).with_path("change owner and mode of", &path)?;
         Ok(file.metadata().with_path("inspect", &path)?.len())
     }
 

@@ -48,7 +48,11 @@ fn missing_parameters_are_reported_on_one_line() {
             "invalid instance name \"a/b\\n\": expected up to 128 letters, digits, \".\", \"_\" \
              and \"-\", a letter or a digit first",
         ),
-        (usual_variables(&[("GARM_COMMAND", "ListInstances")]), "", "missing pool ID"),
+        (
+            usual_variables(&[("GARM_COMMAND", "ListInstances")]),
+            "",
+            "missing pool ID: GARM_POOL_ID is not set or empty",
+        ),
     ] {
         let ran = call(&env, &variables, stdin.as_bytes());
         assert_eq!(ran.stderr, format!("{expected}\n"));

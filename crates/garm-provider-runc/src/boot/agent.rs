@@ -13,14 +13,14 @@ use crate::http::{HttpClient, HttpError};
 const MAX_METADATA_BYTES: u64 = 4 << 20;
 
 /// Note for the log of an instance in agent mode.
-const NO_AGENT: &str = "agent mode: GARM gets no heartbeats of this runner, because this provider runs no agent; \
-     the status is reported by callbacks";
+const NO_AGENT: &str = "agent mode: GARM gets no heartbeats of this runner, because garm-provider-runc runs no \
+     agent; it reports the status by callbacks";
 
 /// The pool has a shell enabled, which only an agent can serve.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the pool has a shell enabled, which needs GARM's agent, and garm-provider-runc runs none: disable it with \
-     `garm-cli pool update POOL --enable-shell=false`, or leave agent mode"
+     `garm-cli pool update POOL --enable-shell=false`, or turn off agent mode in GARM"
 )]
 pub struct PoolShellError;
 
@@ -45,7 +45,9 @@ pub fn check(spec: &BootSpec, http: &HttpClient) -> Result<Option<String>, PoolS
         Err(HttpError::Status { status: 404, .. }) => return Ok(None),
         // Not an error: if GARM stays unreachable, the boot that follows retries its own requests,
         // and fails.
-        Err(error) => return Ok(Some(format!("agent mode is unknown: {}", chain(&error)))),
+        Err(error) => {
+            return Ok(Some(format!("cannot ask GARM whether agent mode is on: {}", chain(&error))));
+        }
     };
     match (metadata.agent_mode, metadata.agent_shell_enabled) {
         (true, true) => Err(PoolShellError),

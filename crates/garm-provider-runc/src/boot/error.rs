@@ -13,20 +13,26 @@ pub enum BootError {
     Http(#[from] HttpError),
     #[error(transparent)]
     Guest(#[from] GuestError),
-    #[error("timed out: the runner did not start within {} s", timeout.as_secs())]
+    #[error(
+        "timed out: the runner did not start within {} s, the `timeout` under [boot]",
+        timeout.as_secs()
+    )]
     TimedOut { timeout: Duration },
     #[error(
-        "cannot install the extra packages {packages}: exit code {code}, see `garm-provider-runc logs`"
+        "cannot install the extra packages {packages}: exit code {code}, see `garm-provider-runc logs NAME`"
     )]
     Packages { packages: String, code: i32 },
     #[error(
-        "the pre-install script {name:?} ended with code {code}, see `garm-provider-runc logs`"
+        "the pre-install script {name:?} ended with code {code}, see `garm-provider-runc logs NAME`"
     )]
     Script { name: String, code: i32 },
-    #[error("the runner does not start in this image, code {code}: {output}")]
+    #[error(
+        "the runner does not start in this image, code {code}: {}",
+        if output.is_empty() { "no output" } else { output.as_str() }
+    )]
     Start { code: i32, output: String },
     #[error(
-        "cannot register the runner: {tries} attempts failed, exit code {code}, see `garm-provider-runc logs`"
+        "cannot register the runner: {tries} attempts failed, exit code {code}, see `garm-provider-runc logs NAME`"
     )]
     Registration {
         /// Exit code of the last attempt.
@@ -37,7 +43,10 @@ pub enum BootError {
     #[error("cannot read the runner's id from {file}")]
     RunnerFile { file: String, source: RunnerFileError },
     /// The runner is running, but has no session with its forge.
-    #[error("the runner did not listen for jobs within {} s{last}", timeout.as_secs())]
+    #[error(
+        "the runner did not listen for jobs within {} s, the `timeout` under [boot]{last}",
+        timeout.as_secs()
+    )]
     NotListening { timeout: Duration, last: LastLines },
     /// The runner exited before it could get a job.
     #[error("the runner ended with code {code} before it listened for jobs{last}")]
@@ -54,7 +63,7 @@ pub enum BootError {
     #[error("GARM's install script ended without reporting the runner as idle{last}")]
     NeverIdle { last: LastLines },
     #[error(
-        "GARM returned no install script: use_garm_template needs GARM 0.2 and a template for the pool"
+        "GARM returned no install script: use_garm_template needs GARM 0.2 or later and a template for the pool"
     )]
     Template { source: HttpError },
 }

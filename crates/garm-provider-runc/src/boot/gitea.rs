@@ -60,7 +60,9 @@ pub fn register<G: Guest>(
         if code == 0 {
             return credentials::read_registered_id(boot.guest, &own, "id").map(Some);
         }
-        boot.guest.note(&format!("register ended with code {code}, try {attempt} of {TRIES}"));
+        boot.guest.note(&format!(
+            "{program} register ended with code {code}, attempt {attempt} of {TRIES}"
+        ));
         if attempt < TRIES {
             thread::sleep(garm.retry.pause);
         }

@@ -29,7 +29,7 @@ pub fn dependencies<G: Guest>(
     }
     let (mut code, mut output) = version(boot, runner, user)?;
     if code != 0 && runner.install_dependencies {
-        garm.progress(boot.guest, "installing what the runner needs")?;
+        garm.progress(boot.guest, "installing the dependencies of the runner")?;
         let script = runner.dir.join("bin/installdependencies.sh").display().to_string();
         let mut command = boot.command(GuestUser::root(), vec![script]);
         // Its exit code does not matter: the runner is started again.
@@ -61,7 +61,7 @@ fn version<G: Guest>(
     let output = output.ok().flatten().unwrap_or_default();
     let output = String::from_utf8_lossy(&output).trim().to_owned();
     if code != 0 {
-        boot.guest.note(&format!("the runner does not start: {output}"));
+        boot.guest.note(&format!("the runner does not start, code {code}: {output}"));
     }
     Ok((code, output))
 }
@@ -104,7 +104,7 @@ pub fn register<G: Guest>(
             )
             .map(Some);
         }
-        boot.guest.note(&format!("config.sh ended with code {code}, try {attempt} of {TRIES}"));
+        boot.guest.note(&format!("config.sh ended with code {code}, attempt {attempt} of {TRIES}"));
         // A partial registration makes the next attempt fail.
         config(boot, &["remove"])?;
         if attempt < TRIES {

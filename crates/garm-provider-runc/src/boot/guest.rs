@@ -100,6 +100,9 @@ pub enum GuestError {
     Container(#[from] ContainerError),
     #[error(transparent)]
     Path(#[from] PathError),
-    #[error("{program} did not end within {} s", timeout.as_secs())]
+    #[error(
+        "timed out: {program} did not end within {} s, the rest of `timeout` under [boot]",
+        timeout.as_secs()
+    )]
     TimedOut { program: String, timeout: Duration },
 }

@@ -25,7 +25,7 @@ elif has yum; then yum install --assumeyes "$@"
 elif has zypper; then zypper --non-interactive install "$@"
 elif has pacman; then pacman --sync --refresh --noconfirm --needed "$@"
 else
-    echo "none of apt-get, apk, dnf, microdnf, yum, zypper and pacman is here" >&2
+    echo "no package manager in this image: expected apt-get, apk, dnf, microdnf, yum, zypper or pacman" >&2
     exit 1
 fi
 "#;

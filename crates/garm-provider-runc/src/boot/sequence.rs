@@ -60,7 +60,7 @@ fn steps<G: Guest>(
     spec: &BootSpec,
     boot: &mut BootContext<'_, G>,
 ) -> Result<ReadyRunner, BootError> {
-    garm.report_installing(boot.guest, "the instance runs, preparing it")?;
+    garm.report_installing(boot.guest, "the instance is running, preparing the runner")?;
     if let Some(warning) = &spec.warning {
         garm.progress(boot.guest, warning)?;
     }
@@ -110,7 +110,7 @@ fn prepare_runner<G: Guest>(
     match garm.system_info(&release, agent_id) {
         // System information is only displayed, and not supported by all versions of GARM.
         Err(BootError::Http(error)) => boot.guest.note(&format!(
-            "cannot send GARM the system information, which it only displays: {}",
+            "cannot send the system information (distribution and version) to GARM, which only displays it: {}",
             chain(&error)
         )),
         result => result?,

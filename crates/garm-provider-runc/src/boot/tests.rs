@@ -301,7 +301,7 @@ fn garm_script_is_run_from_memory() {
     assert_eq!(
         failure_message(&server),
         format!(
-            "GARM returned no install script: use_garm_template needs GARM 0.2 and a template for the \
+            "GARM returned no install script: use_garm_template needs GARM 0.2 or later and a template for the \
              pool: GET {url}: 409: Conflict: no template"
         )
     );

@@ -55,8 +55,8 @@ fn runner_that_does_not_listen_in_time_is_stopped() {
     guest.hangs = true;
     let error = boot_and_run(&server, &spec, &mut guest).map(drop).unwrap_err();
     assert!(matches!(error, BootError::NotListening { .. }), "{error:?}");
-    let expected = "the runner did not listen for jobs within 1000 s; last lines: Runner connect \
-                    error: Retrying until reconnected.";
+    let expected = "the runner did not listen for jobs within 1000 s, the `timeout` under [boot]; last \
+                    lines: Runner connect error: Retrying until reconnected.";
     assert_eq!(failure_message(&server), expected);
 }
 

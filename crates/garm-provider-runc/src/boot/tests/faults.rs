@@ -155,7 +155,10 @@ fn exceeded_deadline_ends_the_boot() {
     let error =
         boot_and_run(&server, &spec, &mut FakeGuest::new(|_, _| panic!("too late"))).unwrap_err();
     assert!(matches!(error, BootError::TimedOut { .. }), "{error:?}");
-    assert_eq!(failure_message(&server), "timed out: the runner did not start within 0 s");
+    assert_eq!(
+        failure_message(&server),
+        "timed out: the runner did not start within 0 s, the `timeout` under [boot]"
+    );
     assert_eq!(server.seen_requests().len(), 1);
 }
 
@@ -173,7 +176,7 @@ fn registration_is_tried_six_times() {
     assert!(matches!(error, Err(BootError::Registration { code: 1, tries: 6 })), "{error:?}");
     assert_eq!(
         failure_message(&server),
-        "cannot register the runner: 6 attempts failed, exit code 1, see `garm-provider-runc logs`"
+        "cannot register the runner: 6 attempts failed, exit code 1, see `garm-provider-runc logs NAME`"
     );
 }
 
@@ -186,7 +189,7 @@ fn failing_script_is_named_and_removed() {
     let error = boot_and_run(&server, &spec, &mut guest).unwrap_err();
     assert!(matches!(error, BootError::Script { code: 7, .. }), "{error:?}");
     let message =
-        "the pre-install script \"a\\nb\" ended with code 7, see `garm-provider-runc logs`";
+        "the pre-install script \"a\\nb\" ended with code 7, see `garm-provider-runc logs NAME`";
     assert_eq!(failure_message(&server), message);
     assert_eq!(guest.node("/run/garm/pre-install-0"), None);
     assert_eq!(guest.commands.len(), 1);

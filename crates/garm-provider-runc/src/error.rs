@@ -51,8 +51,8 @@ pub enum ProviderError {
     InNamespaces { name: String, source: Box<dyn std::error::Error + Send + Sync> },
     /// The runner's user is outside the id mapping of the instance.
     #[error(
-        "the runner cannot run as {uid}:{gid}, because an instance has users 0 to {} and groups 0 to {}: set another \
-         `user` in the extra specs, under [images.NAME] or under [boot]{others}",
+        "the runner cannot run as {uid}:{gid}, because an instance has users 0 to {} and groups 0 to {}: set \
+         another `user` in the extra specs, under [images.NAME] or under [boot]{others}",
         uids - 1,
         gids - 1
     )]

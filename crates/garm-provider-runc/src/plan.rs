@@ -96,8 +96,9 @@ pub enum PlanError {
     HostRoot { key: &'static str, flavor: String, reason: &'static str },
     /// Files that instances create in the mount would belong to root.
     #[error(
-        "mount {name:?} is writable and {} belongs to root or to group root, and so would files that jobs create there: \
-         change its user and group to others (chown USER:GROUP), or set `read-only = true` for the mount", path.display()
+        "mount {name:?} is writable and {} belongs to root or to group root, and so would files that jobs create \
+         there: change its user and group to others (chown USER:GROUP), or set `read-only = true` for the mount",
+        path.display()
     )]
     MountOfRoot { name: String, path: PathBuf },
     /// The source of a mount cannot be opened.

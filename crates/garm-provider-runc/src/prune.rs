@@ -173,7 +173,7 @@ impl InstanceSweep<'_> {
         let is_asked = self.options.newer == NewerRecords::Remove;
         if runs && is_asked {
             self.swept.unreadable.push(format!(
-                "instance {name} is still running, so it is kept: remove it with \
+                "instance {name} was not removed, because it is running: to remove it with its job, run \
                  `garm-provider-runc rm --force {name}`"
             ));
         }

@@ -13,6 +13,12 @@ use super::error::ProviderError;
 use super::found::{FoundInstance, controllers, find, find_all};
 use super::record::{ControllerRecords, InstanceFiles, RunnerOutcome};
 
+/// State of an instance whose supervisor or creating process is running.
+const RUNNING: &str = "it is running";
+
+/// State of an instance whose container is running without a supervisor.
+const UNSUPERVISED: &str = "its supervisor was killed, but its container is running";
+
 /// Criteria for instances, which must all match.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct InstanceSelection<'a> {
@@ -80,7 +86,7 @@ pub fn rm(
     for instance in meant {
         let result = if !selection.names.is_empty() && count[&instance.name] > 1 {
             Err("several controllers have an instance of this name: select one with \
-                 --controller"
+                 --controller ID"
                 .to_owned())
         } else {
             instance.remove(access, options)
@@ -155,11 +161,11 @@ fn state(
     let is_attended = !has_ended && processes.is_attended(files, record)?;
     let runs = !has_ended && processes.is_running(record);
     let text = match (files.outcome(), is_attended, runs) {
-        _ if is_foreign => "another version of this program made it".to_owned(),
+        _ if is_foreign => "another version of garm-provider-runc created it".to_owned(),
         (Ok(Some(RunnerOutcome::Failed { fault, .. })), _, _) => fault,
         (Ok(Some(RunnerOutcome::Ended { .. })), _, _) => "its runner has ended".to_owned(),
-        (_, true, _) => "it runs".to_owned(),
-        (_, false, true) => "its supervisor was killed, and its container runs".to_owned(),
+        (_, true, _) => RUNNING.to_owned(),
+        (_, false, true) => UNSUPERVISED.to_owned(),
         (_, false, false) if record.info.is_none() => "its creation was interrupted".to_owned(),
         (_, false, false) => "its processes were killed".to_owned(),
     };
@@ -171,7 +177,7 @@ impl RemovalCandidate {
     fn remove(&self, access: &dyn InstanceAccess, options: RmOptions) -> Result<String, String> {
         let RemovalState { is_attended, runs, text, is_foreign } = &self.state;
         if (*is_attended || *runs || *is_foreign) && !options.force {
-            return Err(format!("{text}: use --force to remove it, with its job"));
+            return Err(format!("{text}; use --force to remove it, even with a running job"));
         }
         if options.dry_run {
             return Ok(text.clone());
@@ -188,9 +194,13 @@ impl RemovalCandidate {
         };
         match access.delete(&self.records, &self.files, &self.name, removal) {
             Ok(true) => {}
-            Ok(false) => return Err("it was created again meanwhile".to_owned()),
+            Ok(false) => return Err("a new instance of this name was created meanwhile".to_owned()),
             Err(error) => return Err(chain(&error)),
         }
-        Ok(text.clone())
+        Ok(match text.as_str() {
+            RUNNING => "it was running".to_owned(),
+            UNSUPERVISED => "its supervisor was killed, but its container was running".to_owned(),
+            _ => text.clone(),
+        })
     }
 }

@@ -46,7 +46,10 @@ pub fn check(spec: &BootSpec, http: &HttpClient) -> Result<Option<String>, PoolS
         // Not an error: if GARM stays unreachable, the boot that follows retries its own requests,
         // and fails.
         Err(error) => {
-            return Ok(Some(format!("cannot ask GARM whether agent mode is on: {}", chain(&error))));
+            return Ok(Some(format!(
+                "cannot ask GARM whether agent mode is on: {}",
+                chain(&error)
+            )));
         }
     };
     match (metadata.agent_mode, metadata.agent_shell_enabled) {

@@ -249,7 +249,8 @@ fn alias_is_pulled_by_its_reference() {
 fn prune_removes_killed_instances_at_once() {
     let env = environment();
     let ran = env.run(&["prune"]);
-    let nothing = "removed 0 instances, 0 images, 0 layers, 0 runners and 0 logs; freed 0 B\n";
+    let nothing =
+        "removed 0 instances, 0 images, 0 layers, 0 cached runners and 0 logs; freed 0 B\n";
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), nothing), "{}", ran.stderr);
     write_record(&env, "garm-a", "c", "p");
     golden(DATA, "prune.json", &env.run(&["prune", "--format", "json"]).stdout);
@@ -292,7 +293,8 @@ fn instances_are_removed_on_request() {
         ran.stdout,
         "removed instance garm-a: its creation was interrupted\nremoved 1 instance\n"
     );
-    let twice = "several controllers have an instance of this name: select one with --controller";
+    let twice =
+        "several controllers have an instance of this name: select one with --controller ID";
     assert_eq!(
         ran.stderr,
         format!(
@@ -316,7 +318,7 @@ fn an_ended_instance_is_removed_before_its_supervisor_exits() {
     let mut supervisor = Command::new("sleep").arg("1000").spawn().unwrap();
     files.write_supervisor(ProcessIdentity::of(supervisor.id()).unwrap()).unwrap();
     let ran = env.run(&["rm", "garm-a"]);
-    assert!(ran.stderr.contains("it runs: use --force to remove it"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("it is running; use --force to remove it"), "{}", ran.stderr);
     let at = "2026-11-21T12:01:00Z".parse().unwrap();
     files.write_outcome(&RunnerOutcome::Ended { code: 0, at }).unwrap();
     let ran = env.run(&["rm", "garm-a"]);

@@ -116,7 +116,7 @@ fn instances_of_a_vanished_garm_are_removed_by_each_selector() {
         assert_eq!((names(&report, "left"), code), (vec!["alive".to_owned()], Some(1)));
         let reason = report["left"][0]["reason"].as_str().unwrap();
         assert!(
-            reason.starts_with("its supervisor was killed, and its container runs: "),
+            reason.starts_with("its supervisor was killed, but its container is running; "),
             "{reason}"
         );
         let (report, code) = rm(world, &["--orphans", "--force"]);

@@ -208,7 +208,7 @@ fn instance_reaches_the_world_and_reports_unenforced_limits() {
         answering.join().unwrap();
         let checked = world.installation.admin(&["doctor"]);
         let said = checked.stdout + &checked.stderr;
-        assert!(said.contains("whose instances need no root"), "{said}");
+        assert!(said.contains("instances are created without root"), "{said}");
         world.provider().stop_instance("one").success();
         assert_eq!(world.provider().get("one").status, AnswerStatus::Stopped);
         world.provider().delete("one");

@@ -13,8 +13,8 @@ use oci_hooks_engine_cli::monitor::MonitorArgs;
 use crate::{doctor, instances, logs, prune, pull, rm, supervise};
 
 const HELP: &str = "\
-Without a command, it carries out the request in GARM_COMMAND and other variables: GARM calls it so.
-The commands are for admins.
+Without a command, this program carries out the request in GARM_COMMAND and other environment
+variables. Only GARM calls it without a command; the commands are for admins.
 
 Examples:
   garm-provider-runc doctor                  Check this host

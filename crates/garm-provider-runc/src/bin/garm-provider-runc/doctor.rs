@@ -34,7 +34,7 @@ addresses of metadata services, and kernel files. Neither GARM nor an image is n
 status is 1 if an instance reached one of them, or if no instance could be created. Targets that
 could not be tried, or that did not answer and may not exist, are warnings.")]
 pub struct DoctorArgs {
-    /// Create an instance of each flavor, and test that it cannot reach what SECURITY.md excludes
+    /// Create an instance of each flavor, and test that it cannot reach this host, other instances or cloud metadata
     #[arg(long)]
     probe: bool,
 }
@@ -90,14 +90,22 @@ fn certificates(settings: &GarmFileSettings) -> Option<HostCheck> {
         Ok(_) => format!("no certificate in {}", path.display()),
         Err(error) => chain(&error),
     };
-    Some(HostCheck::fail("certificates", found, "name a PEM file as `ca` under [boot]"))
+    Some(HostCheck::fail(
+        "certificates",
+        found,
+        "set `ca` under [boot] to a PEM file with CA certificates",
+    ))
 }
 
 fn mounts(settings: &GarmFileSettings) -> Vec<HostCheck> {
     let missing = settings.mounts.iter().filter(|(_, mount)| !mount.source.exists());
     let missing = missing.map(|(name, mount)| {
-        let found = format!("{} of mount {name:?} does not exist", mount.source.display());
-        HostCheck::fail("mounts", found, "create it, or remove the mount from the settings")
+        let found = format!("source {} of mount {name:?} does not exist", mount.source.display());
+        HostCheck::fail(
+            "mounts",
+            found,
+            "create the file or directory, or remove the mount from the settings",
+        )
     });
     missing.collect()
 }
@@ -115,8 +123,8 @@ fn nesting(settings: &GarmFileSettings) -> Option<HostCheck> {
     } else {
         HostCheck::warn(
             "nesting",
-            format!("without {}", missing.join(", ")),
-            "modprobe fuse tun: containers in instances are slow or without a network otherwise",
+            format!("missing: {}", missing.join(", ")),
+            "modprobe -a fuse tun: without these devices, containers in instances are slow or have no network",
         )
     })
 }

@@ -43,7 +43,7 @@ pub enum AdminError {
     Privilege(#[from] PrivilegeError),
     #[error(transparent)]
     Image(#[from] ImageNameError),
-    #[error("cannot catch signals")]
+    #[error("cannot install signal handlers")]
     Signals(#[source] io::Error),
     #[error("the probe failed: {said}")]
     Probe { said: String },

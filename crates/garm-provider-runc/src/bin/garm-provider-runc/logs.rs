@@ -20,8 +20,8 @@ use crate::settings::GarmFileSettings;
 /// Show the log of an instance: its boot and the output of its runner
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Logs are kept after an instance is removed, for keep-age under [log] of the settings. If several
-instances had this name, the log is that of the last one.")]
+The log of a removed instance is kept for `keep-age` under [log] of the settings. If several
+instances had this name, the newest log is shown.")]
 pub struct LogsArgs {
     /// Name of the instance
     #[arg(add = ArgValueCandidates::new(instances::names))]

@@ -15,21 +15,22 @@ use crate::backend::{self, InstanceBackend};
 use crate::error::AdminError;
 use crate::settings::GarmFileSettings;
 
-/// Remove images by age and size, and unused instances, cached runners and logs
+/// Remove images by age and size, ended instances, unused cached runners, and old logs
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  garm-provider-runc prune                        Remove leftovers, and images by the settings
+  garm-provider-runc prune                        Remove leftovers; images by keep-age, keep-size
   garm-provider-runc prune --age 7d --size 20GB   Keep images used this week, at most 20 GB
   garm-provider-runc prune --newer                After a roll-back: remove newer records too
 
-GARM deletes its own instances; prune removes those that GARM has given up: ended long ago, or
-interrupted during creation. Running instances and images in use are kept.")]
+GARM deletes its own instances. prune removes those that GARM did not delete: instances that ended
+some time ago (--ended), or whose creation was interrupted. It never removes running instances, or
+images that an instance uses.")]
 pub struct PruneArgs {
     #[command(flatten)]
     options: PruneOptions,
 
-    /// Remove instances that ended this long ago, and cached runners unused since then
+    /// Remove instances that ended, and cached runners last used, at least this long ago, e.g. 12h or 7d
     #[arg(long, value_name = "AGE", default_value = "1d")]
     ended: Age,
 }
@@ -115,20 +116,20 @@ impl ImagePruning<'_> {
             context.note(problem);
         }
         for problem in &result.set_aside {
-            context.note(&format!("set aside: {problem}"));
+            context.note(&format!("cannot empty the trash, the next prune tries again: {problem}"));
         }
         for name in &result.instances {
             context.line(format!("removed instance {name}"))?;
         }
         for image in &images.images {
-            context.line(format!("removed {} ({})", image.reference, image.platform))?;
+            context.line(format!("removed image {} ({})", image.reference, image.platform))?;
         }
         context.line(format!(
             "removed {}, {}, {}, {} and {}; freed {}",
             format_count(result.instances.len(), "instance"),
             format_count(result.images.len(), "image"),
             format_count(result.layers, "layer"),
-            format_count(result.runners, "runner"),
+            format_count(result.runners, "cached runner"),
             format_count(result.logs, "log"),
             format_size(result.freed_bytes)
         ))?;

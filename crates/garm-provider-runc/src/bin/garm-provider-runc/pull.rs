@@ -15,8 +15,8 @@ use crate::settings::GarmFileSettings;
 /// Pull an image before an instance needs it
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Logins are those in the settings, and those of `docker login` or `podman login` of the user who runs
-this.")]
+Registry logins are those in the files of `logins` under [store] of the settings, and those that the
+user who runs this command has stored with `docker login` or `podman login`.")]
 pub struct PullArgs {
     /// Image, as in a pool: an alias in the settings or a reference
     image: String,

@@ -22,12 +22,13 @@ Examples:
   garm-provider-runc rm --orphans --dry-run           List orphans
   garm-provider-runc rm --controller 3f2a… --force    All instances of a deleted GARM, with jobs
 
-GARM deletes its own instances, also those that were removed here. Only GARM knows whether a
-controller or a pool still exists: name it. `instances` lists both.
+GARM deletes its own instances; it can also delete those that were removed here. Only GARM knows
+whether a controller or a pool still exists, so select a deleted one by its id, which
+`garm-provider-runc instances` prints.
 
-Exit status: 0 if all of these instances are removed, 1 if one is left or a name is unknown.")]
+Exit status is 0 if all selected instances were removed, and 1 if one was not, or a name is unknown.")]
 pub struct RmArgs {
-    /// Name of an instance (can be repeated)
+    /// Name of an instance to remove (can be repeated)
     #[arg(
         value_name = "NAME",
         required_unless_present_any = ["orphans", "controller", "pool"],
@@ -35,19 +36,19 @@ pub struct RmArgs {
     )]
     names: Vec<String>,
 
-    /// Remove orphans: instances that ended, whose creation was interrupted, or that were killed
+    /// Remove orphans: instances that ended, whose creation was interrupted, or whose supervisor was killed
     #[arg(long)]
     orphans: bool,
 
-    /// Remove only instances of this controller
+    /// Remove only instances of the controller with this id
     #[arg(long, value_name = "ID", add = ArgValueCandidates::new(instances::controller_ids))]
     controller: Option<String>,
 
-    /// Remove only instances of this pool or scale set
+    /// Remove only instances of the pool with this id, or of this scale set (NAME-ID)
     #[arg(long, value_name = "ID", add = ArgValueCandidates::new(instances::pools))]
     pool: Option<String>,
 
-    /// Also remove running instances, with their jobs
+    /// Also remove running instances, with their jobs, and instances that another version created
     #[arg(long, short)]
     force: bool,
 

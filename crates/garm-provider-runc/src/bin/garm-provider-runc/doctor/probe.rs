@@ -72,7 +72,10 @@ pub fn probe(settings: &GarmFileSettings, context: &mut CliContext) -> Result<Cl
     let name = format!("probe-{}", std::process::id());
     make_private(&settings.store.root)?;
     let directory = settings.store.root.join(&name);
-    DirBuilder::new().mode(0o700).create(&directory).with_path("make", &directory)?;
+    DirBuilder::new()
+        .mode(0o700)
+        .create(&directory)
+        .with_path("create the directory", &directory)?;
     let played = SimulatedGarm::new(settings, name, directory.clone(), &received_signal).and_then(
         |mut garm| {
             let tried = garm.run_probe(context);
@@ -117,7 +120,7 @@ impl<'a> SimulatedGarm<'a> {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
             listener.set_nonblocking(true).map(|()| listener)
         };
-        let listener = listen().with_path("listen for", &directory)?;
+        let listener = listen().with_path("listen on 127.0.0.1 for the probe in", &directory)?;
         let reference =
             format!("localhost/{name}:latest").parse().expect("it is a valid reference");
         Ok(SimulatedGarm {
@@ -207,8 +210,10 @@ impl<'a> SimulatedGarm<'a> {
     ) -> Result<InstanceLog, AdminError> {
         let name = format!("{}-{name}", self.name);
         self.instances.push(name.clone());
-        let address =
-            self.listener.local_addr().with_path("look up the address for", &self.directory)?;
+        let address = self
+            .listener
+            .local_addr()
+            .with_path("look up the listening address of the probe in", &self.directory)?;
         let document = json!({
             "name": name, "image": IMAGE, "flavor": flavor, "pool_id": CONTROLLER,
             "os_type": "linux", "arch": "", "repo_url": "", "instance-token": self.name,
@@ -288,7 +293,9 @@ impl<'a> SimulatedGarm<'a> {
     fn remove(&mut self, context: &CliContext) -> Result<(), AdminError> {
         let mut left = None;
         for name in std::mem::take(&mut self.instances) {
-            left = left.or(self.call("DeleteInstance", &name, b"")?);
+            let error = self.call("DeleteInstance", &name, b"")?;
+            left =
+                left.or(error.map(|error| format!("cannot remove its instance {name}: {error}")));
             while let Some(log) = newest_log(&self.settings.log.directory, &name)? {
                 fs::remove_file(&log).with_path("remove", &log)?;
             }
@@ -298,7 +305,11 @@ impl<'a> SimulatedGarm<'a> {
         })?;
         // Otherwise the simulated GARM stays among the known controllers.
         ControllerRecords::of(&self.settings.store.run, CONTROLLER).remove_if_empty()?;
-        left.map_or(Ok(()), |said| Err(AdminError::Probe { said }))
+        let Some(error) = left else { return Ok(()) };
+        let said = format!(
+            "{error}; remove it with `garm-provider-runc rm --controller {CONTROLLER} --force`"
+        );
+        Err(AdminError::Probe { said })
     }
 }
 
@@ -327,7 +338,9 @@ fn run_in_store(
                 exit_at_once(i32::from(worked.is_err()))
             }
             EnterOutcome::Ended(CliExit::Done | CliExit::Code(0)) => Ok(()),
-            EnterOutcome::Ended(_) => Err(AdminError::Probe { said: "see above".to_owned() }),
+            EnterOutcome::Ended(_) => {
+                Err(AdminError::Probe { said: "see the error above".to_owned() })
+            }
         },
     }
 }

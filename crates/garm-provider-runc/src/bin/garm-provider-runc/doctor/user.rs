@@ -48,7 +48,7 @@ fn check_as_user(loaded: &LoadedSettings<GarmFileSettings>, map: &IdMaps) -> Vec
     let settings = &loaded.settings;
     let store = &settings.store;
     let uid = rustix::process::geteuid().as_raw();
-    let user = HostCheck::ok("user", format!("{uid}, whose instances need no root"));
+    let user = HostCheck::ok("user", format!("{uid}: instances are created without root"));
     let mut checks = vec![user, settings_file(loaded), host::kernel(None)];
     checks.extend(ids::checks(map));
     checks.extend(runtimes::checks(settings.host()));

@@ -19,8 +19,8 @@ pub fn checks(settings: &GarmFileSettings) -> Vec<HostCheck> {
         ));
         checks.push(owners::idmapped_mounts(
             &settings.store,
-            "instances copy their image and cannot write to [mounts] and [caches]: update the kernel, or put \
-             the store on another file system",
+            "without them, instances copy their image and cannot write to [mounts] and [caches]: update the kernel, or \
+             set `root` under [store] to a directory on ext4, XFS or Btrfs",
         ));
     }
     checks.extend(flavors(settings, users));
@@ -33,12 +33,13 @@ fn namespace(users: InstanceUserNamespace) -> HostCheck {
         InstanceUserNamespace::Host => HostCheck::warn(
             NAME,
             "root of an instance is root of this machine: user-namespace = \"host\" under [security]",
-            "remove that from the settings if no flavor needs it",
+            "remove user-namespace = \"host\" from [security], unless a flavor needs it to run Docker",
         ),
         InstanceUserNamespace::HostOnly => HostCheck::warn(
             NAME,
             "root of an instance is root of this machine, confined only by capabilities and seccomp",
-            "instances have their own users with Linux 5.19 or newer, and user.max_user_namespaces above 0",
+            "for a user namespace per instance, update to Linux 5.19 or newer, and set the sysctl \
+             user.max_user_namespaces above 0",
         ),
     }
 }
@@ -51,11 +52,12 @@ fn flavors(settings: &GarmFileSettings, users: InstanceUserNamespace) -> Vec<Hos
         (!names.is_empty()).then(|| names.join(", "))
     };
     let (nesting, privileged) = (with(|flavor| flavor.nesting), with(|flavor| flavor.privileged));
-    let refused = |name, flavors: String| {
+    let refused = |name: &'static str, flavors: String| {
         let found = format!(
             "instances of flavors {flavors} are rejected: they have no user namespace of their own"
         );
-        HostCheck::fail(name, found, "remove it from these flavors, or see `user namespace` above")
+        let hint = format!("remove `{name}` from these flavors, or see the check `user namespace`");
+        HostCheck::fail(name, found, hint)
     };
     let mut checks = Vec::new();
     if users != InstanceUserNamespace::Own {
@@ -69,7 +71,7 @@ fn flavors(settings: &GarmFileSettings, users: InstanceUserNamespace) -> Vec<Hos
             format!(
                 "everyone who can change a workflow of flavors {flavors} is root of this machine"
             ),
-            "remove it from these flavors, or user-namespace = \"host\" from [security]",
+            "remove `privileged` from these flavors, or user-namespace = \"host\" from [security]",
         )),
     }));
     checks
@@ -83,10 +85,14 @@ pub fn mounts(settings: &GarmFileSettings) -> Vec<HostCheck> {
     });
     let checks = of_root.map(|(name, mount)| {
         let source = mount.source.display();
-        let found =
-            format!("mount {name:?} is writable, and {source} belongs to root: it is rejected");
-        let hint =
-            format!("give it to a user and a group that are not root: chown USER:GROUP {source}");
+        let found = format!(
+            "mount {name:?} is writable, but {source} belongs to root or to group root: instances \
+             with this mount are rejected"
+        );
+        let hint = format!(
+            "chown USER:GROUP {source}, with another user and group than root, or set \
+             `read-only = true` for the mount"
+        );
         HostCheck::fail("mounts", found, hint)
     });
     checks.collect()

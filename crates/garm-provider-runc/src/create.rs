@@ -369,7 +369,7 @@ impl InstanceCreation<'_> {
         if !unenforced.is_empty() {
             notes.push(format!(
                 "limits not enforced: {}: GARM's service has no delegated cgroup with the controllers for \
-                 them: `garm-provider-runc doctor` prints the reason and what to do",
+                 them; `garm-provider-runc doctor` prints the reason and what to do",
                 unenforced.join(", ")
             ));
         }

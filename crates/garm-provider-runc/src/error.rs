@@ -40,8 +40,8 @@ pub enum ProviderError {
         dir.display()
     )]
     NoRunner { image: String, dir: PathBuf },
-    /// Not all processes of the instance could be signalled.
-    #[error("cannot {action} the processes of instance {name}")]
+    /// Not all processes of the instance, or not its supervisor, could be signalled.
+    #[error("cannot {action} instance {name}")]
     Signal { name: String, action: &'static str, source: std::io::Error },
     /// The namespaces of rootless instances cannot be listed.
     #[error("cannot list the instances of this user")]

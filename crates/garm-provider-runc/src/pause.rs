@@ -23,7 +23,7 @@ pub fn pause(container: &ContainerRecord) -> Result<(), ProviderError> {
     if !container.cgroup.is_empty() {
         return Ok(container.runtime.pause(&container.id)?);
     }
-    signal(container, Signal::STOP, "stop")
+    signal(container, Signal::STOP, "stop the processes of")
 }
 
 /// Resumes all processes of a container.
@@ -31,7 +31,7 @@ pub fn resume(container: &ContainerRecord) -> Result<(), ProviderError> {
     if !container.cgroup.is_empty() {
         return Ok(container.runtime.resume(&container.id)?);
     }
-    signal(container, Signal::CONT, "resume")
+    signal(container, Signal::CONT, "resume the processes of")
 }
 
 fn signal(

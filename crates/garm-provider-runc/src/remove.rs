@@ -79,7 +79,7 @@ pub fn end_supervisor(
     for supervisor in supervisors {
         supervisor.kill(KILL_TIMEOUT).map_err(|source| ProviderError::Signal {
             name: name.to_owned(),
-            action: "kill",
+            action: "kill the supervisor of",
             source,
         })?;
     }
@@ -120,7 +120,9 @@ pub fn remove(
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                     let _ = pause::resume(container);
                 }
-                result => result.with_path("kill the container of", directory.path())?,
+                result => {
+                    result.with_path("kill the container with records in", directory.path())?
+                }
             }
         }
     }

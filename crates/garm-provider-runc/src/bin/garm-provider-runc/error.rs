@@ -61,9 +61,11 @@ impl CliError for AdminError {
     fn hint(&self) -> Option<String> {
         match self {
             AdminError::Settings(SettingsError::Trust { source: error, .. }) => error.hint(),
-            AdminError::NoLog { .. } => {
-                Some("`garm-provider-runc instances` lists the instances".to_owned())
-            }
+            AdminError::NoLog { .. } => Some(
+                "`garm-provider-runc instances` lists the instances; the log of a removed one is \
+                     kept for `keep-age` under [log]"
+                    .to_owned(),
+            ),
             _ => None,
         }
     }

@@ -162,7 +162,10 @@ impl<'a> SimulatedGarm<'a> {
         });
         let serving: Vec<ProbeAttempt> = serving.collect();
         if serving.is_empty() {
-            probe.problem(format!("the other instance did not start: {}", log.reason));
+            probe.problem(format!(
+                "the instance that the others try to reach did not start: {}",
+                log.reason
+            ));
         }
         probe.add(TargetOwner::Other, serving, None);
         probe.try_on_host()?;

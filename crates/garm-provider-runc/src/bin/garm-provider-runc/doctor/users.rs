@@ -32,7 +32,7 @@ fn namespace(users: InstanceUserNamespace) -> HostCheck {
         InstanceUserNamespace::Own => HostCheck::ok(NAME, "each instance has its own"),
         InstanceUserNamespace::Host => HostCheck::warn(
             NAME,
-            "root of an instance is root of this machine: user-namespace = \"host\" under [security]",
+            "root of an instance is root of this machine, because of user-namespace = \"host\" under [security]",
             "remove user-namespace = \"host\" from [security], unless a flavor needs it to run Docker",
         ),
         InstanceUserNamespace::HostOnly => HostCheck::warn(

@@ -235,7 +235,7 @@ impl TrustChecker {
         stat: &Stat,
         counts: impl Fn(&WriteAccess) -> bool,
     ) -> Result<(), TrustError> {
-        let writers = writers(file, stat).with_path("find out who may change", path)?;
+        let writers = writers(file, stat).with_path("read the access control list of", path)?;
         let other = writers.into_iter().find(|w| !self.options.trusts(&w.who) && counts(w));
         other.map_or(Ok(()), |writer| {
             let mode = stat.st_mode & 0o7777;

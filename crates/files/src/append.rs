@@ -43,10 +43,11 @@ impl AppendFile {
         if stat.st_uid != geteuid().as_raw() {
             return refuse(&format!("it belongs to user {}", stat.st_uid));
         }
-        let writers = writers(file.as_fd(), &stat).with_path("find out who may change", path)?;
+        let writers =
+            writers(file.as_fd(), &stat).with_path("read the access control list of", path)?;
         if let Some(writer) = writers.first() {
             return refuse(&format!(
-                "{} can write to it: take that away with chmod go-w",
+                "{} can write to it: remove this permission with `chmod go-w`",
                 writer.who
             ));
         }

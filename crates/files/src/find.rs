@@ -11,10 +11,11 @@ pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bi
 
 /// Error of [`find`]: no program was found.
 #[derive(Debug, thiserror::Error)]
-#[error("no executable {names} in {path}")]
+#[error("no executable {names}{place}")]
 pub struct FindError {
     names: String,
-    path: String,
+    /// Clause with the searched directories; empty if all names are paths.
+    place: String,
 }
 
 /// Returns the path of the first of these programs that is found in the directories of `PATH`.
@@ -45,8 +46,10 @@ pub fn find(
             return Ok(found);
         }
     }
+    let is_searched = names.iter().any(|name| !name.as_bytes().contains(&b'/'));
+    let place = is_searched.then(|| format!(" in {}", path.to_string_lossy()));
     let names: Vec<_> = names.iter().map(|name| name.to_string_lossy()).collect();
-    Err(FindError { names: names.join(" or "), path: path.to_string_lossy().into_owned() })
+    Err(FindError { names: names.join(" or "), place: place.unwrap_or_default() })
 }
 
 #[cfg(test)]
@@ -71,5 +74,7 @@ mod tests {
         assert_eq!(next, dirs[2].join("runc"));
         let error = find(&[OsStr::new("nothing")], Some(&path), None).unwrap_err();
         assert!(error.to_string().starts_with("no executable nothing in"), "{error}");
+        let error = find(&[OsStr::new("/nonexistent/runc")], Some(&path), None).unwrap_err();
+        assert_eq!(error.to_string(), "no executable /nonexistent/runc");
     }
 }

@@ -7,6 +7,7 @@
 mod child;
 
 use std::ffi::OsStr;
+use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::process::ExitStatusExt as _;
@@ -99,6 +100,18 @@ pub enum ProgramEnd {
     OutputTooLarge,
 }
 
+impl fmt::Display for ProgramEnd {
+    /// Writes the end for messages: "exited with code 1", "timed out".
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ProgramEnd::Exited(code) => write!(f, "exited with code {code}"),
+            ProgramEnd::Signaled(signal) => write!(f, "killed by signal {signal}"),
+            ProgramEnd::TimedOut => f.write_str("timed out"),
+            ProgramEnd::OutputTooLarge => f.write_str("wrote too much output"),
+        }
+    }
+}
+
 /// Errors of running a program.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
@@ -110,7 +123,7 @@ pub enum RunError {
         source: io::Error,
     },
     /// The program started, but reading its output or waiting for it failed; it has been killed.
-    #[error("cannot follow the process of {}", path.display())]
+    #[error("cannot read the output of {} or wait for its end", path.display())]
     Follow {
         /// The program's path as given in [`ChildProgram::path`].
         path: PathBuf,

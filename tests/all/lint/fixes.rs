@@ -44,7 +44,8 @@ fn files_that_cannot_be_replaced_do_not_block_the_others() {
         "a/a.json is a symlink of "
     } else {
         set_mode(0o555);
-        "error: cannot create a file beside a/a.json: Permission denied (os error 13)\n  hint: run as root\n"
+        "error: cannot create a temporary file in the directory of a/a.json: Permission denied (os error 13)\n  \
+         hint: run as root\n"
     };
     let ran = lint_in(temp.path(), &["--content-only", "--fix", "a", "b"], "");
     set_mode(0o755);

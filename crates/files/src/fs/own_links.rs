@@ -78,7 +78,8 @@ pub fn find(path: &Path) -> Result<(OwnedFd, OsString), ReplaceError> {
         if links > MAX_SYMLINKS {
             return Err(PathError::new("open", path, Errno::LOOP).into());
         }
-        let target = readlinkat(&found, c"", Vec::new()).with_path("read the link", &way.read)?;
+        let target =
+            readlinkat(&found, c"", Vec::new()).with_path("read the symlink", &way.read)?;
         let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
         way.read.pop();
         if target.is_absolute() {

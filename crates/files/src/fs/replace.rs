@@ -195,15 +195,15 @@ impl FileAt {
         let owner = options.owner.or(old.map(|old| (old.st_uid, old.st_gid)));
         let mode = options.mode.or(old.map(|old| old.st_mode)).unwrap_or(0o644);
 
-        let mut new =
-            TemporaryFile::create(&self.directory).with_path("create a file beside", &self.path)?;
-        new.write(content).with_path("write a file beside", &self.path)?;
+        let mut new = TemporaryFile::create(&self.directory)
+            .with_path("create a temporary file in the directory of", &self.path)?;
+        new.write(content).with_path("write the new content of", &self.path)?;
         // The owner first: changing it clears the set-user-ID bit.
         new.set_owner(owner).with_path("set the owner of", &self.path)?;
         fchmod(&new.file, Mode::from_raw_mode(mode & 0o7777))
             .with_path("set the mode of", &self.path)?;
         if options.durability == Durability::Synced {
-            fsync(&new.file).with_path("sync a file beside", &self.path)?;
+            fsync(&new.file).with_path("sync the new content of", &self.path)?;
         }
 
         self.check(options.expected)?;

@@ -69,7 +69,7 @@ impl ProgramChild {
 
     /// Takes the parent's ends of the child's pipes.
     pub fn open_streams<'a>(&mut self, program: &ChildProgram<'a>) -> io::Result<ChildStreams<'a>> {
-        let gone = || io::Error::other("the pipe was taken already");
+        let gone = || io::Error::other("a standard stream of the program has no pipe");
         let stdin = self.child.stdin.take().ok_or_else(gone)?;
         let stdout = self.child.stdout.take().ok_or_else(gone)?;
         let stderr = self.child.stderr.take().ok_or_else(gone)?;

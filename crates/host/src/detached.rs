@@ -112,7 +112,7 @@ impl DetachedMount {
             fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
         })();
         Ok(DetachedMount {
-            tree: made.with_path("make a file system in memory", &name)?,
+            tree: made.with_path("create a file system of type", &name)?,
             name,
             is_dir: true,
             depth: MountDepth::Single,

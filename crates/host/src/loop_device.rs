@@ -72,7 +72,7 @@ pub fn mount_file(
         None => attach(&backing)?,
     };
     debug!(file = %file.display(), device = %path.display(), on = %target.display(), "mount a file");
-    mount(&path, target, kind, flags, options).with_path("mount a file on", target)
+    mount(&path, target, kind, flags, options).with_path("mount a file system image on", target)
 }
 
 /// Returns the loop device to which a file is already attached, if any.
@@ -102,13 +102,13 @@ fn attach(backing: &File) -> Result<(File, PathBuf), PathError> {
     let mut tries = 0;
     loop {
         let number =
-            free_number(control.as_raw_fd()).with_path("get a free loop device of", path)?;
+            free_number(control.as_raw_fd()).with_path("get a free loop device from", path)?;
         let path = PathBuf::from(format!("/dev/loop{number}"));
         let device =
             OpenOptions::new().read(true).write(true).open(&path).with_path("open", &path)?;
         match configure(device.as_raw_fd(), backing.as_raw_fd()) {
             Err(error) if is_taken(&error) && tries < MAX_TRIES => tries += 1,
-            result => return result.with_path("set up", &path).map(|()| (device, path)),
+            result => return result.with_path("attach a file to", &path).map(|()| (device, path)),
         }
     }
 }

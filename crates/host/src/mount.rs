@@ -280,7 +280,7 @@ impl MountNamespace {
         work: impl FnOnce() -> Result<(), E> + Send,
     ) -> Result<Self, E> {
         thread::run(|| {
-            enter_new().with_path("make a mount namespace of", Path::new("/"))?;
+            enter_new().with_path("create a mount namespace with the mounts of", Path::new("/"))?;
             work()?;
             let path = Path::new("/proc/thread-self/ns/mnt");
             let flags = OFlags::RDONLY | OFlags::CLOEXEC;
@@ -321,7 +321,7 @@ pub fn run_in_new_namespace<T: Send, E: From<PathError> + Send>(
     work: impl FnOnce() -> Result<T, E> + Send,
 ) -> Result<T, E> {
     thread::run(|| {
-        enter_new().with_path("make a mount namespace of", Path::new("/"))?;
+        enter_new().with_path("create a mount namespace with the mounts of", Path::new("/"))?;
         work()
     })
 }

@@ -251,7 +251,7 @@ impl OwnerRestorer<'_> {
         let disarmed = set_owner(file, (0, 0))
             .and_then(|()| chmodat(CWD, descriptor_path(file), Mode::empty(), AtFlags::empty()));
         if let Err(error) = disarmed {
-            return trace.problem("disarm the device", name, error);
+            return trace.problem("remove the permissions of the device", name, error);
         }
         let is_same = statat(here, name, AtFlags::SYMLINK_NOFOLLOW)
             .is_ok_and(|now| (now.st_dev, now.st_ino) == (found.st_dev, found.st_ino));

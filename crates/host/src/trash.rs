@@ -26,7 +26,9 @@ pub struct Trash {
 
 /// A directory that could not be removed, and its new path.
 #[derive(Debug, thiserror::Error)]
-#[error("set aside as {}: `prune` retries the removal", path.display())]
+#[error(
+    "set aside as {}, because a file in it cannot be removed; `prune` tries again", path.display()
+)]
 pub struct TrashedDirectory {
     pub path: PathBuf,
     /// The error of the removal, with the original path.

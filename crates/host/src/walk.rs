@@ -198,7 +198,7 @@ impl TreeWalk<'_, '_> {
                 Ok(Some(level)) => self.trace.path.truncate(level.path_length),
                 Ok(None) => return,
                 Err(error) if self.restarts == MAX_RESTARTS => {
-                    self.trace.problem("find the way back from", c"", error);
+                    self.trace.problem("return to the parent directory of", c"", error);
                     return;
                 }
                 Err(_) => {

@@ -50,7 +50,7 @@ pub enum ContextError {
     /// An entry is neither a file nor a directory nor a symbolic link.
     #[error("{} is a FIFO or a device, which no build can use: remove it", path.display())]
     Special { path: PathBuf },
-    #[error("{} is larger than {}, the limit for a Dockerfile action", path.display(), format_size(*limit))]
+    #[error("{} holds more than {}, the limit for a Dockerfile action", path.display(), format_size(*limit))]
     TooBig { path: PathBuf, limit: u64 },
     #[error("{} has more than {limit} entries, the limit for a Dockerfile action", path.display())]
     TooMany { path: PathBuf, limit: usize },
@@ -169,7 +169,8 @@ impl ContextReader<'_> {
             let (dir, names) = descent.current_directory();
             let Some(name) = names.pop() else {
                 is_wanted = self.send_entry(ContextEntry::End);
-                if descent.leave().with_path("open the parent directory of", &path)?.is_none() {
+                if descent.leave().with_path("return to the parent directory of", &path)?.is_none()
+                {
                     break;
                 }
                 path.pop();
@@ -275,7 +276,7 @@ impl ContextWriter<'_> {
                     let owner = (descent.depth() > 1).then_some(self.target.owner);
                     let (dir, stat) = descent.current_directory();
                     finish(dir, stat, owner).with_path("copy", &path)?;
-                    descent.leave().with_path("open the parent directory of", &path)?;
+                    descent.leave().with_path("return to the parent directory of", &path)?;
                     path.pop();
                 }
                 ContextEntry::File { name, file, stat } => {

@@ -186,12 +186,15 @@ pub fn quota(nano_cpus: u64) -> u64 {
 
 fn write(dir: &Path, (file, value): &CgroupSetting) -> Result<(), PathError> {
     let path: PathBuf = dir.join(file);
-    fs::write(&path, value).with_path("set a limit of all containers of a job in", &path)
+    fs::write(&path, value).with_path("limit the job's containers by writing to", &path)
 }
 
 fn missing(controller: &Path) -> PathError {
-    let error = io::Error::other("the kernel has no such cgroup controller here");
-    PathError::new("limit all containers of a job by", controller, error)
+    let error = io::Error::other(
+        "the cgroup controller is not available: leave the limit out, or enable the controller as `doctor` \
+         describes",
+    );
+    PathError::new("limit the job's containers with", controller, error)
 }
 
 /// Kills all processes in a container's own cgroup, and removes the cgroup, whether it is below [`PARENT`] or

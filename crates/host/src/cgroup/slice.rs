@@ -108,7 +108,12 @@ fn call(program: &str, words: &[String]) -> Result<(), PathError> {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&finished.stderr).trim().to_owned();
-    Err(PathError::new("have systemd limit a job by", path, io::Error::other(said)))
+    let said = if said.is_empty() { finished.end.to_string() } else { said };
+    Err(PathError::new(
+        "limit the job's containers through systemd with",
+        path,
+        io::Error::other(said),
+    ))
 }
 
 #[cfg(test)]

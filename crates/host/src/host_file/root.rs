@@ -120,7 +120,11 @@ impl HostRoot {
         let name = self.name_of(relative);
         let metadata = file.metadata().with_path("inspect", &name)?;
         if !metadata.is_file() {
-            return Err(PathError::new("write", &name, io::Error::other("it is not a file")));
+            return Err(PathError::new(
+                "write",
+                &name,
+                io::Error::other("it is not a regular file"),
+            ));
         }
         Ok(file)
     }

@@ -111,7 +111,7 @@ impl DelegatedCgroup {
         self.move_processes_to_child()?;
         for controller in self.controllers() {
             if let Err(error) = enable(&self.dir, controller) {
-                debug!(controller, %error, "a controller of the delegated cgroup cannot be handed out");
+                debug!(controller, %error, "cannot enable a controller for the children of the delegated cgroup");
             }
         }
         if dir.exists() {
@@ -168,7 +168,7 @@ impl JobCgroup {
         unshare_cgroup().with_path("make a cgroup namespace in", &self.dir)?;
         match mkdirat(&self.handle, INIT, Mode::from_raw_mode(0o755)) {
             Err(Errno::EXIST) => {}
-            made => made.with_path("make the first cgroup in", &self.dir)?,
+            made => made.with_path("make the cgroup `init` in", &self.dir)?,
         }
         self.write(&format!("{INIT}/cgroup.procs"), "0")?;
         let has = self.read("cgroup.controllers")?;
@@ -182,7 +182,7 @@ impl JobCgroup {
         let at = Path::new(MOUNT);
         let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
         // A tmpfs in between: cgroup2 cannot be mounted on itself.
-        mount("tmpfs", at, "tmpfs", flags, c"mode=755").with_path("mount memory on", at)?;
+        mount("tmpfs", at, "tmpfs", flags, c"mode=755").with_path("mount a tmpfs on", at)?;
         mount("cgroup2", at, "cgroup2", flags, None).with_path("mount the job's cgroups on", at)
     }
 

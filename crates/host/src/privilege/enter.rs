@@ -189,9 +189,10 @@ impl PauseProcess {
             }
         }
         let entered = move_into_thread_name_spaces(pause_process.as_fd(), kinds)
-            .map_err(failure("enter its namespaces"))
+            .map_err(failure("enter the namespaces of the job's pause process"))
             .and_then(|()| {
-                fork_with(libc::CLONE_PARENT).map_err(|error| ("make a process".to_owned(), error))
+                fork_with(libc::CLONE_PARENT)
+                    .map_err(|error| ("create a process".to_owned(), error))
             });
         let said = match entered {
             Ok(None) => return None,
@@ -243,7 +244,7 @@ pub fn enter_new(map: &IdMaps) -> Result<ForkSide, PrivilegeError> {
 
 fn set_up_child(socket: &OwnedFd) -> Result<(), SetupFailure> {
     use_root().map_err(|error| ("become root".to_owned(), error))?;
-    end_with_other(socket).map_err(|error| ("be killed with the caller".to_owned(), error))?;
+    end_with_other(socket).map_err(|error| ("set the parent death signal".to_owned(), error))?;
     setup::make_mounts_private(Path::new("/"))
 }
 

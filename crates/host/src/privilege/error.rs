@@ -19,7 +19,7 @@ pub enum PrivilegeError {
     /// The user has subordinate ids, but newuidmap or newgidmap is missing.
     #[error(
         "user {uid} has ids in /etc/subuid and /etc/subgid, but {name}, which maps them, is not installed: \
-         install the package uidmap (shadow-utils, shadow)"
+         install the package uidmap (Fedora: shadow-utils; Arch: shadow)"
     )]
     NoProgram { uid: u32, name: &'static str },
     #[error("{name} did not map the ids of user {uid}: {said}")]

@@ -129,6 +129,7 @@ fn run(
         return Ok(());
     }
     let said = String::from_utf8_lossy(&finished.stderr).trim().to_owned();
+    let said = if said.is_empty() { finished.end.to_string() } else { said };
     Err(PrivilegeError::Refused { uid, name, said })
 }
 

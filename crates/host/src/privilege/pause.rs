@@ -17,7 +17,6 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use oci_hooks_files::error::chain;
 use oci_hooks_files::fs::{PathContext as _, PathError};
 use oci_hooks_files::spawn::collect_ended;
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags, fcntl_lock, openat};
@@ -160,7 +159,7 @@ const READY: &str = "ready";
 
 /// Parses the answer of a process that failed to set itself up: an action, and the error number.
 pub fn setup_error(uid: u32, said: &str) -> PrivilegeError {
-    let (action, number) = said.split_once('\n').unwrap_or(("make it", ""));
+    let (action, number) = said.split_once('\n').unwrap_or(("start a process", ""));
     let source = number
         .parse()
         .map_or_else(|_| io::Error::other("the process has ended"), io::Error::from_raw_os_error);
@@ -210,23 +209,25 @@ fn set_up_process(
     use_root().map_err(|error| ("become root".to_owned(), error))?;
     // After setting the ids, which clears the parent death signal.
     set_parent_process_death_signal(Some(Signal::KILL))
-        .map_err(failure("be killed with the maker"))?;
-    setsid().map_err(failure("leave the session"))?;
+        .map_err(failure("set the parent death signal"))?;
+    setsid().map_err(failure("create a session"))?;
     directory
         .map_or_else(|| chdir("/"), |directory| fchdir(&directory.opened))
         .map_err(failure("change its working directory"))?;
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let null: OwnedFd =
         openat(CWD, "/dev/null", flags, Mode::empty()).map_err(failure("open /dev/null"))?;
-    dup2_stdin(&null).map_err(failure("close standard input"))?;
-    dup2_stdout(&null).map_err(failure("close standard output"))?;
-    dup2_stderr(&null).map_err(failure("close standard error"))?;
+    dup2_stdin(&null).map_err(failure("redirect standard input to /dev/null"))?;
+    dup2_stdout(&null).map_err(failure("redirect standard output to /dev/null"))?;
+    dup2_stderr(&null).map_err(failure("redirect standard error to /dev/null"))?;
     let _ = rustix::thread::set_name(NAME);
     directory
         .map_or(Ok(()), |directory| lock_file(&directory.lock))
-        .map_err(failure("lock the file by which it is found"))?;
+        .map_err(failure("lock pause.lock"))?;
     setup::set_up_namespaces(Path::new("/"))?;
-    cgroup.map_or(Ok(()), JobCgroup::set_up_as_root).map_err(|error| (chain(&error), error.source))
+    cgroup
+        .map_or(Ok(()), JobCgroup::set_up_as_root)
+        .map_err(|error| (format!("{} {}", error.action, error.path.display()), error.source))
 }
 
 /// Number of tries to find the owner of a lock while it changes.

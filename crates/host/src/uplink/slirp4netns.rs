@@ -90,12 +90,15 @@ fn start_once(
             false => {
                 // Once the program has ended, its output is complete.
                 end(&mut child);
-                let message = to_one_line(&read_output(&output));
+                let seconds = TIMEOUT.as_secs();
+                let said = to_one_line(&read_output(&output));
+                let message =
+                    format!("it ended, or was not ready within {seconds} seconds: {said}");
                 Err(UplinkError::Failed { program: program.to_owned(), message })
             }
         })
         .and_then(|()| {
-            let gone = || because("follow")(Errno::SRCH.into());
+            let gone = || because("find the process of")(Errno::SRCH.into());
             ProcessIdentity::of(child.id()).filter(ProcessIdentity::is_running).ok_or_else(gone)
         });
     if started.is_err() {

@@ -124,14 +124,17 @@ fn start_pasta(
     let failed = |message| UplinkError::Failed { program: program.to_owned(), message };
     if finished.end != ProgramEnd::Exited(0) {
         return Err(failed(match finished.end {
-            ProgramEnd::TimedOut => format!("it took more than {} seconds", TIMEOUT.as_secs()),
+            ProgramEnd::TimedOut => {
+                format!("it was not ready within {} seconds", TIMEOUT.as_secs())
+            }
             _ => to_one_line(&finished.stderr),
         }));
     }
     let text = fs::read_to_string(&pid).with_path("read", &pid)?;
     let number = text.trim().parse().ok();
     let process = number.and_then(ProcessIdentity::of).filter(ProcessIdentity::is_running);
-    process.ok_or_else(|| failed(format!("it ended at once; {}", to_one_line(&finished.stderr))))
+    process
+        .ok_or_else(|| failed(format!("it ended immediately: {}", to_one_line(&finished.stderr))))
 }
 
 fn arguments(request: &UplinkRequest<'_>, pid: &Path) -> Vec<OsString> {

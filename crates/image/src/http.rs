@@ -197,11 +197,12 @@ pub fn redirect(
     is_insecure: impl FnOnce(&HttpOrigin) -> bool,
 ) -> Result<(Uri, HttpOrigin), &'static str> {
     let location = String::from_utf8_lossy(location.as_bytes());
-    let target = resolve(uri, &location).ok_or("not an address")?;
-    let next =
-        HttpOrigin::of(&target).ok_or("not an address of a web server without a login in it")?;
+    let target = resolve(uri, &location)
+        .ok_or("expected an http or https URL without a user name or password")?;
+    let next = HttpOrigin::of(&target)
+        .ok_or("expected an http or https URL without a user name or password")?;
     if origin.is_https && !next.is_https && !is_insecure(&next) {
-        return Err("not encrypted, unlike the server itself");
+        return Err("it is not encrypted, but the server that redirects is");
     }
     Ok((target, next))
 }
@@ -314,10 +315,13 @@ mod tests {
         };
         assert_eq!(follow("/y", false).unwrap(), "https://a.example/y");
         assert_eq!(follow("https://b.example/", false).unwrap(), "https://b.example/");
-        assert!(follow("http://a.example/", false).unwrap_err().starts_with("not encrypted"));
+        assert!(follow("http://a.example/", false).unwrap_err().contains("not encrypted"));
         assert!(follow("http://a.example/", true).is_ok());
         for location in ["ftp://a.example/", "https://u:p@a.example/"] {
-            assert!(follow(location, true).unwrap_err().contains("web server"), "{location}");
+            assert!(
+                follow(location, true).unwrap_err().contains("an http or https URL"),
+                "{location}"
+            );
         }
     }
 

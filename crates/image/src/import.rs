@@ -253,7 +253,7 @@ fn read(files: &ImageFiles, name: &str, max_bytes: u64) -> Result<Vec<u8>, Impor
     let result = reader.take(max_bytes + 1).read_to_end(&mut bytes);
     result.map_err(|source| ImportError::Read { name: name.to_owned(), source })?;
     if bytes.len() as u64 > max_bytes {
-        return Err(ImportError::TooLarge { name: name.to_owned() });
+        return Err(ImportError::TooLarge { name: name.to_owned(), limit_bytes: max_bytes });
     }
     Ok(bytes)
 }

@@ -281,7 +281,7 @@ impl ImageFiles {
     fn read(&self, name: &str, max_bytes: u64) -> Result<Vec<u8>, ImportError> {
         let (reader, size): (FileReader<'_>, u64) = self.open_file(name)?;
         if size > max_bytes {
-            return Err(ImportError::TooLarge { name: name.to_owned() });
+            return Err(ImportError::TooLarge { name: name.to_owned(), limit_bytes: max_bytes });
         }
         let mut bytes = Vec::new();
         let result = reader.take(max_bytes).read_to_end(&mut bytes);

@@ -71,7 +71,9 @@ pub enum ManifestError {
     )]
     Schema { version: u64 },
     /// The stated media type differs from the announced one.
-    #[error("media type mismatch: expected {announced:?}, got {stated:?}")]
+    #[error(
+        "media type mismatch: expected {announced:?} as announced, got {stated:?} in the manifest"
+    )]
     TypeMismatch {
         /// Media type from the registry or the descriptor.
         announced: String,
@@ -79,7 +81,7 @@ pub enum ManifestError {
         stated: String,
     },
     /// The document has fields of both manifest and index, or lacks those of its type.
-    #[error("the fields of the manifest do not match its media type {media_type:?}")]
+    #[error("the fields of the manifest do not match its media type{}", announcement(media_type))]
     FieldMismatch {
         /// Media type, announced or else stated; empty if there is neither, or only a generic one
         /// is announced.
@@ -276,6 +278,14 @@ fn is_generic(media_type: &str) -> bool {
         media_type,
         "" | "application/json" | "application/octet-stream" | "binary/octet-stream" | "text/plain"
     )
+}
+
+/// Returns the media type for messages, after a space.
+fn announcement(media_type: &str) -> String {
+    match media_type {
+        "" => ", which is neither announced nor stated".to_owned(),
+        _ => format!(" {media_type:?}"),
+    }
 }
 
 fn list(platforms: &[Platform]) -> String {

@@ -46,7 +46,9 @@ pub enum HelperError {
         message: String,
     },
     /// The helper's output is malformed.
-    #[error("the credential helper docker-credential-{name} printed malformed output")]
+    #[error(
+        "the credential helper docker-credential-{name} printed malformed output: expected JSON with Username and Secret"
+    )]
     Answer { name: String },
 }
 
@@ -83,11 +85,12 @@ impl CredentialHelpers {
         let failed = |ended: String| {
             let text = if finished.stdout.is_empty() { &finished.stderr } else { &finished.stdout };
             let text = String::from_utf8_lossy(text);
+            let text = if text.trim().is_empty() { "no output" } else { text.trim() };
             HelperError::Failed {
                 name: name.to_owned(),
                 registry: registry.to_owned(),
                 ended,
-                message: text.trim().chars().filter(|c| !c.is_control()).take(300).collect(),
+                message: text.chars().filter(|c| !c.is_control()).take(300).collect(),
             }
         };
         match finished.end {

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 use oci_hooks_files::fs::PathError;
 
+use super::MAX_INDEXES;
+use super::files::MAX_ENTRIES;
 use crate::{ConfigurationError, ManifestError, StoreError, UnpackError};
 
 /// Errors of importing an image.
@@ -30,7 +32,7 @@ pub enum ImportError {
     #[error("cannot read {} as an archive", path.display())]
     Archive { path: PathBuf, source: UnpackError },
     /// The archive has too many files.
-    #[error("{} is not an image: it has too many files", path.display())]
+    #[error("{} is not an image: it has more than {MAX_ENTRIES} files", path.display())]
     Entries { path: PathBuf },
     #[error("{name:?} is missing from the image: its archive or OCI layout is incomplete")]
     NoFile {
@@ -45,10 +47,11 @@ pub enum ImportError {
         source: io::Error,
     },
     /// A manifest, an index or a configuration is too large.
-    #[error("{name:?} of the image is too large")]
+    #[error("{name:?} is too large for an image (limit {limit_bytes} bytes)")]
     TooLarge {
-        /// Name of the file in the layout or archive.
+        /// Name of the file in the layout or archive, or path of the decompressed archive.
         name: String,
+        limit_bytes: u64,
     },
     /// A file does not match the digest or size in its descriptor.
     #[error(
@@ -62,8 +65,8 @@ pub enum ImportError {
     Saved(#[source] serde_json::Error),
     /// The name selects no single image: several images have it, or none has it.
     #[error(
-        "ambiguous image: the archive has several, or none of that name: expected one of {}",
-        available.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
+        "ambiguous image: the archive has several images, or none, with the given name: {}",
+        expected_names(available)
     )]
     Several {
         /// Names of the images in the archive.
@@ -75,6 +78,15 @@ pub enum ImportError {
     )]
     LayerCount { files: usize, diff_ids: usize },
     /// Indexes are nested too deeply.
-    #[error("the indexes of the image are nested too deeply")]
+    #[error("the indexes of the image are nested too deeply (limit {MAX_INDEXES})")]
     Indexes,
+}
+
+/// Returns the names of the images in an archive, for messages.
+fn expected_names(available: &BTreeSet<String>) -> String {
+    if available.is_empty() {
+        return "its images have no names".to_owned();
+    }
+    let names: Vec<_> = available.iter().map(String::as_str).collect();
+    format!("expected one of {}", names.join(", "))
 }

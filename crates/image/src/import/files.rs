@@ -15,7 +15,7 @@ use crate::UnpackError;
 use crate::layer::{TarArchive, TarEntry, TarEntryKind, decoder};
 
 /// Maximum number of files and links in an archive; images have fewer.
-const MAX_ENTRIES: usize = 100_000;
+pub(super) const MAX_ENTRIES: usize = 100_000;
 
 /// Maximum number of links to follow from one name to its file.
 const MAX_LINKS: usize = 8;
@@ -144,7 +144,10 @@ fn inflate_archive(
     let reader = decoder(&mut file).map_err(archive)?;
     let copied = io::copy(&mut reader.take(max_bytes + 1), &mut inflated);
     if copied.map_err(|error| archive(UnpackError::Inflate(error)))? > max_bytes {
-        return Err(ImportError::TooLarge { name: path.display().to_string() });
+        return Err(ImportError::TooLarge {
+            name: path.display().to_string(),
+            limit_bytes: max_bytes,
+        });
     }
     inflated.seek(SeekFrom::Start(0)).with_path("read", path)?;
     Ok(inflated)

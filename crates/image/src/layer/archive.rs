@@ -100,7 +100,8 @@ impl<R: ArchiveInput> TarArchive<R> {
             let Some(header) = self.header()? else {
                 return match has_extensions {
                     true => {
-                        Err(self.malformed_error("it ends after a header that extends another"))
+                        Err(self
+                            .malformed_error("it ends after an extended header, without its entry"))
                     }
                     false => Ok(false),
                 };
@@ -284,7 +285,8 @@ impl<R: ArchiveInput> TarArchive<R> {
             let device = |number: io::Result<Option<u32>>| number.ok().flatten();
             let major = device(header.device_major());
             let numbers = major.zip(device(header.device_minor()));
-            entry.device = numbers.ok_or_else(|| self.malformed_error("a device has no number"))?;
+            entry.device =
+                numbers.ok_or_else(|| self.malformed_error("a device number is not a number"))?;
         }
         entry.xattrs = pax.xattrs;
 
@@ -307,7 +309,7 @@ impl<R: ArchiveInput> TarArchive<R> {
     /// block.
     fn extension(&mut self, size: u64) -> Result<Vec<u8>, UnpackError> {
         if size > MAX_EXTENSION_BYTES {
-            return Err(self.malformed_error("a header that extends another is too long"));
+            return Err(self.malformed_error("an extended header is too long"));
         }
         self.left = size;
         let data = self.content(MAX_EXTENSION_BYTES)?;

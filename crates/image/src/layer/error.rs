@@ -30,7 +30,10 @@ pub enum UnpackError {
         actual: Digest,
     },
     /// The blob has another size than the manifest says.
-    #[error("layer size mismatch: expected {expected} bytes, got at least {actual}")]
+    #[error(
+        "layer size mismatch: expected {expected} bytes, got {actual}{}",
+        if actual > expected { " or more" } else { "" }
+    )]
     Size {
         expected: u64,
         /// Bytes read until the difference was found.

@@ -114,8 +114,8 @@ impl<'a> Extractor<'a> {
             self.make(archive, &entry, &path)?;
         }
         self.place.leave().map_err(|error| UnpackError::File {
-            action: "set the time of a directory",
-            path: PathBuf::new(),
+            action: "set the times of directories in",
+            path: PathBuf::from("/"),
             source: error.into(),
         })?;
         Ok(self.unpacked)
@@ -185,7 +185,7 @@ impl<'a> Extractor<'a> {
             if parent.split(|byte| *byte == b'/').any(|part| part.starts_with(WHITEOUT)) {
                 return Err(rejection_error(
                     entry,
-                    "is in a directory that is named as a whiteout",
+                    "is in a directory that has the name of a whiteout",
                 ));
             }
             self.enter(parent, entry)?;
@@ -224,11 +224,11 @@ impl<'a> Extractor<'a> {
         if name == OPAQUE {
             let is_root = self.place.is_at_root();
             self.unpacked.is_opaque |= is_root;
-            return self.place.set_here_opaque().with_entry("hide what is below", entry);
+            return self.place.set_here_opaque().with_entry("apply the opaque whiteout", entry);
         }
         let hidden = &name[WHITEOUT.len()..];
         if matches!(hidden, b"" | b"." | b"..") {
-            return Err(rejection_error(entry, "hides no file"));
+            return Err(rejection_error(entry, "is a whiteout without the name of a file"));
         }
         let directory = self.place.current_level().fd.as_fd();
         let result = match mknodat(directory, hidden, FileType::CharacterDevice, Mode::empty(), 0) {
@@ -240,7 +240,7 @@ impl<'a> Extractor<'a> {
             },
             result => result,
         };
-        result.with_entry("make the whiteout", entry)
+        result.with_entry("apply the whiteout", entry)
     }
 
     fn directory(&mut self, entry: &TarEntry, name: &[u8]) -> Result<(), UnpackError> {
@@ -273,7 +273,7 @@ impl<'a> Extractor<'a> {
         }
         let mode = Mode::from_raw_mode(entry.mode & 0o777);
         let file = self.create_replacing(name, |directory| openat(directory, name, NEW_FILE, mode));
-        let file = std::fs::File::from(file.with_entry("make", entry)?);
+        let file = std::fs::File::from(file.with_entry("create", entry)?);
         let mut position = 0;
         let write = |piece: &[u8], at: u64| {
             file.write_all_at(piece, at).map_err(|source| UnpackError::File {
@@ -310,20 +310,21 @@ impl<'a> Extractor<'a> {
         let mut target = Vec::new();
         self.normalise(entry, &entry.target, &mut target)?;
         if target.is_empty() {
-            return Err(rejection_error(entry, "is a link to the root directory"));
+            return Err(rejection_error(entry, "is a hard link to the root directory"));
         }
         if target == path {
             return Ok(());
         }
         let (parent, target) = split(&target);
-        let parent = self.place.open(parent).with_entry("open the target of the link", entry)?;
+        let parent =
+            self.place.open(parent).with_entry("find the target of the hard link", entry)?;
         // Checked before an existing file at the link's path is removed.
         statat(&parent, target, AtFlags::SYMLINK_NOFOLLOW)
-            .with_entry("find the target of", entry)?;
+            .with_entry("find the target of the hard link", entry)?;
         self.create_replacing(name, |directory| {
             linkat(&parent, target, directory, name, AtFlags::empty())
         })
-        .with_entry("make the link", entry)
+        .with_entry("create the hard link", entry)
     }
 
     fn node(
@@ -332,7 +333,7 @@ impl<'a> Extractor<'a> {
         name: &[u8],
         make: impl Fn(&OwnedFd) -> Result<(), Errno>,
     ) -> Result<(), UnpackError> {
-        self.create_replacing(name, make).with_entry("make", entry)?;
+        self.create_replacing(name, make).with_entry("create", entry)?;
         let here = self.place.current_level();
         let has_mode = entry.kind != TarEntryKind::Symlink;
         self.attributes

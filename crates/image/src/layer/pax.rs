@@ -84,7 +84,7 @@ pub fn check_global(data: &[u8]) -> Result<(), &'static str> {
             || key.starts_with(b"GNU.sparse.")
             || key.starts_with(b"SCHILY.xattr.")
         {
-            return Err("an extended header for all entries has a name, size, owner or attribute");
+            return Err("a global extended header has a name, size, owner or attribute");
         }
     }
     Ok(())

@@ -39,7 +39,8 @@ pub fn read<R: ArchiveInput>(
         return Ok(None);
     };
     let map = size.and_then(|size| check(size, &numbers, archive.unread_bytes()));
-    map.map(Some).ok_or_else(|| archive.malformed_error("the map of a sparse file is wrong"))
+    map.map(Some)
+        .ok_or_else(|| archive.malformed_error("the map of a sparse file does not match its data"))
 }
 
 /// Checks that the segments are in order, within the file, and in total as long as the data.
@@ -65,7 +66,7 @@ fn read_oldest_format<R: ArchiveInput>(
     header: &Header,
 ) -> Result<(Option<u64>, Vec<u64>), UnpackError> {
     let Some(gnu) = header.as_gnu() else {
-        return Err(archive.malformed_error("a sparse file has no header of GNU tar"));
+        return Err(archive.malformed_error("a sparse file has no GNU tar header"));
     };
     let mut numbers = Vec::new();
     let mut add = |headers: &[GnuSparseHeader]| -> Option<()> {

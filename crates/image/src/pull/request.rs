@@ -13,7 +13,7 @@ use crate::platform::Platform;
 use crate::progress::PullProgress;
 use crate::reference::ImageReference;
 use crate::registry::RegistryError;
-use crate::store::StoreError;
+use crate::store::{SILENCE, StoreError};
 
 /// Policy for asking the registry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,10 +59,16 @@ pub enum PullError {
     #[error(transparent)]
     Configuration(#[from] ConfigurationError),
     /// The image is not in the store, and must not be pulled.
-    #[error("{} not found in the store, and the pull policy is never", reference.familiar_name())]
+    #[error(
+        "{} not found in the store, and the pull policy is never: pull or import the image, or use another policy",
+        reference.familiar_name()
+    )]
     NotStored { reference: Box<ImageReference> },
     /// The registry could not be reached a moment ago.
-    #[error("{registry} could not be reached {} s ago, and is not asked again yet", since.as_secs())]
+    #[error(
+        "{registry} could not be reached {} s ago, and is not asked again within {} s", since.as_secs(),
+        SILENCE.as_secs()
+    )]
     RecentlyUnreachable { registry: String, since: Duration },
     /// The image is in the store, but was pulled with other credentials.
     #[error(

@@ -84,7 +84,10 @@ impl<'a> BlobReader<'a> {
                     Ok(0) => explain_io(
                         self.repository.registry(),
                         connection.server.clone(),
-                        io::Error::new(io::ErrorKind::UnexpectedEof, "the connection was closed"),
+                        io::Error::new(
+                            io::ErrorKind::UnexpectedEof,
+                            "the server closed the connection before the end",
+                        ),
                     ),
                     Ok(count) => return self.take(&buffer[..count]),
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,

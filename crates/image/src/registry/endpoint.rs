@@ -206,7 +206,7 @@ impl RegistryEndpoint {
         request: RegistryRequest<'_>,
     ) -> Result<RegistryResponse, RegistryError> {
         let mut uri = uri.clone();
-        let mut origin = self.origin_of(&uri, "not an address of a web server")?;
+        let mut origin = self.origin_of(&uri, "expected an http or https URL")?;
         let mut authorization = request.authorization;
         for _ in 0..=MAX_REDIRECTS {
             debug!(address = strip_query(&uri.to_string()), "send a request");
@@ -236,7 +236,7 @@ impl RegistryEndpoint {
 
     /// Posts a form, without following redirects.
     pub(super) fn post(&self, uri: &Uri, form: &str) -> Result<RegistryResponse, RegistryError> {
-        let origin = self.origin_of(uri, "not an address of a web server")?;
+        let origin = self.origin_of(uri, "expected an http or https URL")?;
         let builder = self.agent.post(uri.clone()).config().proxy(self.settings.proxy(&origin));
         let builder = builder.tls_config(self.settings.tls(&origin));
         let builder = builder.build().content_type("application/x-www-form-urlencoded");
@@ -255,7 +255,7 @@ impl RegistryEndpoint {
         content: UploadContent<'_>,
         authorization: Option<&str>,
     ) -> Result<RegistryResponse, RegistryError> {
-        let origin = self.origin_of(uri, "not an address of a web server")?;
+        let origin = self.origin_of(uri, "expected an http or https URL")?;
         debug!(address = strip_query(&uri.to_string()), bytes = content.size, "send content");
         let builder = match method {
             UploadMethod::Post => self.agent.post(uri.clone()),

@@ -48,7 +48,7 @@ pub enum RegistryError {
     #[error("cannot reach {server}")]
     Unreachable { server: String, source: io::Error },
     /// The registry cannot be reached, after its mirrors could not serve the request.
-    #[error("{mirrors}; the registry itself")]
+    #[error("mirrors failed: {mirrors}; the registry itself")]
     AfterMirrors {
         /// Errors of the mirrors.
         mirrors: String,
@@ -92,7 +92,7 @@ pub enum RegistryError {
     #[error("invalid HTTP response from {server}")]
     Protocol { server: String, source: io::Error },
     /// A redirect is not followed: its target is invalid or less secure, or there were too many.
-    #[error("{server} redirects to {target:?}: {reason}")]
+    #[error("{server} redirects to {target:?}, which is not followed: {reason}")]
     Redirect {
         server: String,
         target: String,
@@ -100,7 +100,7 @@ pub enum RegistryError {
         reason: &'static str,
     },
     /// The token server is not safe for credentials, or returns no token.
-    #[error("{registry} names {realm:?} as its token server: {reason}")]
+    #[error("cannot get a token from {realm:?}, the token server of {registry}: {reason}")]
     TokenServer {
         registry: String,
         /// URL of the token server.
@@ -127,7 +127,8 @@ pub enum RegistryError {
     Digest { server: String, expected: Digest, found: Digest },
     /// Content is larger or smaller than its descriptor says.
     #[error(
-        "size mismatch for {digest} from {server}: expected {expected} bytes, got at least {found}"
+        "size mismatch for {digest} from {server}: expected {expected} bytes, got {found}{}",
+        if found > expected { " or more" } else { "" }
     )]
     Size { server: String, digest: Digest, expected: u64, found: u64 },
     /// A document exceeds the limit of its type.
@@ -233,7 +234,7 @@ impl RegistryError {
 }
 
 fn wait(retry_after: Option<Duration>) -> String {
-    retry_after.map_or(String::new(), |time| format!(", for {} seconds", time.as_secs()))
+    retry_after.map_or(String::new(), |time| format!(", try again in {} seconds", time.as_secs()))
 }
 
 fn detail(message: &str) -> String {

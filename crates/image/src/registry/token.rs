@@ -50,11 +50,15 @@ impl TokenServer<'_> {
     ) -> Result<String, RegistryError> {
         let TokenRequest { endpoint, repository, actions, login } = *request;
         let reject = |reason| self.reject(endpoint, reason);
-        let realm: Uri = self.realm.parse().map_err(|_| reject("not an address"))?;
-        let origin = HttpOrigin::of(&realm)
-            .ok_or_else(|| reject("not an address of a web server without a login in it"))?;
+        let realm: Uri = self
+            .realm
+            .parse()
+            .map_err(|_| reject("expected an http or https URL without a user name or password"))?;
+        let origin = HttpOrigin::of(&realm).ok_or_else(|| {
+            reject("expected an http or https URL without a user name or password")
+        })?;
         if endpoint.origin()?.is_https && !origin.is_https {
-            return Err(reject("not encrypted, unlike the registry itself"));
+            return Err(reject("it is not encrypted, but the registry is"));
         }
         let scope = format!("repository:{repository}:{actions}");
         let mut form = Vec::new();
@@ -68,7 +72,9 @@ impl TokenServer<'_> {
         } else {
             let separator = if realm.query().is_some() { '&' } else { '?' };
             let uri = format!("{realm}{separator}{}", encode(&form));
-            let uri = uri.parse().map_err(|_| reject("not an address"))?;
+            let uri = uri.parse().map_err(|_| {
+                reject("expected an http or https URL without a user name or password")
+            })?;
             let authorization = login.and_then(basic);
             let authorization = authorization.as_deref();
             endpoint.send(&uri, RegistryRequest { authorization, ..RegistryRequest::default() })?
@@ -128,8 +134,8 @@ pub fn unauthorized_error(
         registry: registry.to_owned(),
         repository: repository.to_owned(),
         hint: match login {
-            None => "check the name, or give credentials for it",
-            Some(_) => "the given credentials do not suffice",
+            None => "check the name, or give credentials for the registry",
+            Some(_) => "the given credentials do not suffice: check them and the name",
         },
     }
 }

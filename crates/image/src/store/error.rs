@@ -25,8 +25,8 @@ pub enum StoreError {
     Newer(RecordError),
     /// A lease or reservation is unreadable, so the layers in use are unknown.
     #[error(
-        "{} cannot be read, so any layer may be in use and none is removed: the file is removed with \
-         its container or process",
+        "{} cannot be read: it names the layers that a container or process uses, so no layer is removed until \
+         that container or process ends",
         path.display()
     )]
     Lease { path: PathBuf, source: Box<StoreError> },

@@ -52,6 +52,7 @@ pub use error::StoreError;
 pub use images::{Image, ImageSummary, NewImage};
 pub use layers::Layer;
 pub use leases::LayerReservation;
+pub(crate) use open::SILENCE;
 pub use open::{ImageStore, StoreOptions};
 pub use prune::{PrunePolicy, PruneResult, StoreUsage};
 

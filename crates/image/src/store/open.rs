@@ -23,7 +23,7 @@ use crate::{Digest, LayerLimits};
 const MAX_RECORD_BYTES: u64 = 16 << 20;
 
 /// Time for which a registry that could not be reached is not asked about images in the store.
-const SILENCE: Duration = Duration::from_secs(60);
+pub(crate) const SILENCE: Duration = Duration::from_secs(60);
 
 /// Directories, limits and privilege of the store.
 #[derive(Clone, Debug)]
@@ -113,7 +113,7 @@ impl ImageStore {
         let path = self.silence_path(registry);
         let made = fs::create_dir_all(self.silences_dir()).and_then(|()| fs::write(path, ""));
         if let Err(error) = made {
-            debug!(%error, "the registry will be asked again");
+            debug!(%error, "cannot record that the registry is unreachable");
         }
     }
 

@@ -32,7 +32,7 @@ fn password_is_sent_only_on_request_and_to_its_registry() {
         let error = Puller::with_login(other, "user", "secret").pull(&server.address());
         let error = chain(&error.unwrap_err());
         assert!(error.contains("authentication required for"), "{error}");
-        assert!(error.contains("or give credentials for it"), "{error}");
+        assert!(error.contains("or give credentials for the registry"), "{error}");
     }
     let error = Puller::with_login(&server.address(), "user", "wrong").pull(&server.address());
     let error = chain(&error.unwrap_err());
@@ -103,8 +103,8 @@ fn invalid_redirects_are_rejected() {
     let content = MockImage::new(&[b"a"]);
     for (location, message) in [
         ("/v2/test/image/manifests/latest", "too many redirects"),
-        ("ftp://127.0.0.1/", "without a login in it"),
-        ("http://user:pw@127.0.0.1/", "without a login in it"),
+        ("ftp://127.0.0.1/", "without a user name or password"),
+        ("http://user:pw@127.0.0.1/", "without a user name or password"),
         ("http://169.254.169.254/latest/meta-data", "has the internal address 169.254.169.254"),
     ] {
         let content = content.clone();
@@ -175,7 +175,7 @@ fn a_realm_without_tls_is_rejected_if_the_registry_has_it() {
     for ca_files in [Vec::new(), vec![data.join("authority.pem")]] {
         puller.options.registries.entry(registry.address()).or_default().ca_files = ca_files;
         let error = chain(&puller.pull(&registry.address()).unwrap_err());
-        assert!(error.contains("not encrypted, unlike the registry itself"), "{error}");
+        assert!(error.contains("it is not encrypted, but the registry is"), "{error}");
     }
     assert!(tokens.requests().is_empty());
 }
@@ -186,9 +186,9 @@ fn realms_without_a_valid_address_or_token_are_rejected() {
     let spaced = WebServer::start(|_| WebResponse::ok(json!({"token": "a\r\nb: c"}).to_string()));
     let huge = WebServer::start(|_| WebResponse::ok(" ".repeat(2 << 20)));
     for (realm, message) in [
-        ("nonsense", "not an address"),
-        ("file:///etc/passwd", "not an address"),
-        ("http://user@127.0.0.1/", "not an address"),
+        ("nonsense", "expected an http or https URL"),
+        ("file:///etc/passwd", "expected an http or https URL"),
+        ("http://user@127.0.0.1/", "expected an http or https URL"),
         (&format!("http://{}/", broken.address()), "no token in its response"),
         (&format!("http://{}/", spaced.address()), "no token in its response"),
         (&format!("http://{}/", huge.address()), ""),

@@ -113,7 +113,7 @@ fn errors_contain_a_hint() {
         (WebResponse::status(403), "authentication required for"),
         (
             WebResponse::status(429).with("retry-after", "3600"),
-            "exceeded, for 3600 seconds: log in, use a mirror, or wait",
+            "exceeded, try again in 3600 seconds: log in, use a mirror, or wait",
         ),
         (
             WebResponse {

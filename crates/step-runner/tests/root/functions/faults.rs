@@ -101,7 +101,7 @@ fn permanent_errors_are_named_and_nothing_is_tagged() {
     let is_upload = |request: &WebRequest| request.method == "POST";
     for (answer, expected) in [
         (WebResponse::status(202), "without a Location"),
-        (WebResponse::status(202).with("location", "ftp://x/"), "not an address of a web server"),
+        (WebResponse::status(202).with("location", "ftp://x/"), "expected an http or https URL"),
         (WebResponse::status(202).with("location", "http://169.254.169.254/x"), "169.254.169.254"),
     ] {
         let error = publish(is_upload, vec![answer]).0.failure();

@@ -69,7 +69,7 @@ fn exported_login_precedes_the_jobs_own() {
     let job = FunctionJob::new();
     job.build("1.0.0");
     let error = check_no_secrets(job.publish(&repository)).unwrap_err();
-    assert!(error.contains("or give credentials for it"), "{error}");
+    assert!(error.contains("or give credentials for the registry"), "{error}");
 }
 
 #[test]

@@ -348,7 +348,7 @@ impl<'a> LayerStack<'a> {
     pub fn read(&self, path: &Path, limit_bytes: u64) -> Result<Option<Vec<u8>>, PathError> {
         let Some(found) = self.find(path)? else { return Ok(None) };
         let on_host = found.layer.join(found.path.strip_prefix("/").unwrap_or(&found.path));
-        let invalid = |what| PathError::new("read", &on_host, io::Error::other(what));
+        let invalid = |what: &str| PathError::new("read", &on_host, io::Error::other(what));
         if found.kind != FileType::RegularFile {
             return Err(invalid("not a regular file"));
         }
@@ -358,7 +358,7 @@ impl<'a> LayerStack<'a> {
         let limit = limit_bytes.saturating_add(1);
         File::from(file).take(limit).read_to_end(&mut bytes).with_path("read", &on_host)?;
         if bytes.len() as u64 > limit_bytes {
-            return Err(invalid("too large"));
+            return Err(invalid(&format!("it has more than {limit_bytes} bytes")));
         }
         Ok(Some(bytes))
     }

@@ -37,7 +37,9 @@ pub fn capabilities(
     let (add, drop) = (parse_names(&security.cap_add)?, parse_names(&security.cap_drop)?);
     let is_harmless = CapabilitySet::NET_BIND_SERVICE.contains(add) && !is_all(&security.cap_add);
     if security.restricted && !is_harmless {
-        return Err(BundleError::Restricted { what: "have capabilities" });
+        return Err(BundleError::Restricted {
+            what: "add capabilities other than NET_BIND_SERVICE",
+        });
     }
     let wanted = if security.privileged {
         CapabilitySet::all()

@@ -19,7 +19,7 @@ use super::user::ContainerUser;
 /// Errors of CDI devices.
 #[derive(Debug, thiserror::Error)]
 pub enum CdiError {
-    #[error("CDI devices in {dirs}{}", problems.iter().map(|it| format!("; {it}")).collect::<String>())]
+    #[error("cannot use the CDI devices in {dirs}{}", problems.iter().map(|it| format!("; {it}")).collect::<String>())]
     Select {
         /// Directories that were searched for specifications.
         dirs: String,
@@ -32,7 +32,7 @@ pub enum CdiError {
     Trust { reason: TrustError },
     #[error(transparent)]
     Apply(#[from] cdi::DeviceError),
-    #[error("CDI device: {0} cannot be moved into a container")]
+    #[error("CDI device: the network interface {0} cannot be moved into a container")]
     Interface(String),
     #[error("CDI device: cannot mount {path} with {what}")]
     Mount { path: String, what: String },

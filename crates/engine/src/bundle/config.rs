@@ -110,9 +110,9 @@ fn check_restricted(options: &BundleOptions, user: &ContainerUser) -> Result<(),
     let forbidden = [
         (security.privileged, "be privileged"),
         (user.uid == 0, "run as root: name another user"),
-        (security.seccomp == super::Seccomp::Unconfined, "make any system call"),
-        (security.unmask || security.nesting, "see all of /proc"),
-        (uses_host.contains(&&NamespaceSource::Host), "share namespaces of the host"),
+        (security.seccomp == super::Seccomp::Unconfined, "run without a seccomp profile"),
+        (security.unmask || security.nesting, "run with an unmasked /proc"),
+        (uses_host.contains(&&NamespaceSource::Host), "share namespaces with the host"),
     ];
     match forbidden.into_iter().find(|(is_so, _)| *is_so) {
         Some((_, what)) => Err(BundleError::Restricted { what }),

@@ -13,7 +13,7 @@ use super::user::UserError;
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
     /// Neither the image nor the request names a command.
-    #[error("no command: the image has none; give one")]
+    #[error("no command: the image has none, and none was given")]
     NoCommand,
     /// A user or group cannot be resolved.
     #[error(transparent)]
@@ -32,7 +32,7 @@ pub enum BundleError {
     #[error("the working directory {} is in /proc, which is not allowed", path.display())]
     CwdInProc { path: PathBuf },
     /// The image has a file or a symlink where a file system must be mounted.
-    #[error("/{path} of the image is not a directory")]
+    #[error("/{path} of the image is not a directory, as mounts need")]
     NotADirectory {
         /// Path from the root of the image.
         path: &'static str,
@@ -90,14 +90,16 @@ pub enum BundleError {
     /// A path cannot be reached from the container's user namespace.
     #[error(
         "{} cannot be reached by every user of the host ({} has no `x` for others), which containers \
-         with a user namespace need: `chmod o+x` it, choose another `root` under [store] of the \
-         settings, or set `user-namespace = \"host\"` under [security]", path.display(), above.display()
+         with a user namespace need: `chmod o+x {}`, choose another `root` under [store] of the \
+         settings, or set `user-namespace = \"host\"` under [security]", path.display(), above.display(), above.display()
     )]
     Unreachable { path: PathBuf, above: PathBuf },
     #[error("unknown capability {name:?}")]
     Capability { name: String },
     /// The sysctl does not belong to a namespace of the container.
-    #[error("sysctl {name} denied: it does not belong to a namespace of the container's own")]
+    #[error(
+        "sysctl {name} denied: it does not belong to a namespace of the container, so it would change the host"
+    )]
     Sysctl { name: String },
     /// A device cannot be added.
     #[error(transparent)]

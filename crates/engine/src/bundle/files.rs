@@ -81,7 +81,10 @@ pub fn resolv_conf(dns: &ResolverOptions) -> Result<(String, Option<String>), Pa
     found.search.retain(|domain| domain != ".");
     let warning = found.servers.is_empty().then(|| {
         let files: Vec<String> = dns.host_files.iter().map(|p| p.display().to_string()).collect();
-        format!("no resolver in {} is reachable from a container: set one", files.join(" and "))
+        format!(
+            "no DNS server in {} is reachable from a container: name one as `dns` under [network]",
+            files.join(" and ")
+        )
     });
     Ok((found.to_text(), warning))
 }
@@ -197,7 +200,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut dns = dns(&[("stub", STUB)], dir.path());
         dns.host_files.push(dir.path().join("missing"));
-        assert!(resolv_conf(&dns).unwrap().1.unwrap().contains("no resolver"));
+        assert!(resolv_conf(&dns).unwrap().1.unwrap().contains("no DNS server"));
     }
 
     #[test]

@@ -243,8 +243,8 @@ fn unmapped_owners_warning(parts: &CreationInputs<'_>) -> Option<String> {
     let is_unmapped = parts.options.user_namespace.is_some() && highest >= count;
     is_unmapped.then(|| {
         format!(
-            "files of {} belong to users or groups up to {highest}, and the container has 0 to {}: it cannot change \
-             the files of the others, nor read them if only their owners may",
+            "files of {} belong to users or groups up to {highest}, and the container has only 0 to {}: it cannot \
+             change files of higher ids, nor read them unless all users may",
             parts.image.reference.familiar_name(),
             count - 1
         )
@@ -316,7 +316,7 @@ impl PreparedContainer<'_> {
         self.bundle
             .mounts
             .enter(&mut command)
-            .with_path("enter the mounts of", directory.path())?;
+            .with_path("enter the mount namespace of", directory.path())?;
         let _parents = self.record.keep_parents();
         debug!(runtime = %runtime.program.display(), id, "run the container");
         let pid_file = directory.pid_file();

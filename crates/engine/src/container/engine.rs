@@ -215,8 +215,8 @@ impl Engine {
             if let Some(process) = self.directory(&id).process(&id) {
                 let pid = process.pid;
                 running.push(format!(
-                    "container {id} of another version is still running (process {pid}), so it and its job \
-                     are kept: end that process, and prune again"
+                    "container {id}, which another version of this program created, is still running (process {pid}), \
+                     so neither it nor its job is removed: end that process, and prune again"
                 ));
             } else {
                 self.remove_bare(&id)?;

@@ -86,15 +86,15 @@ pub enum ContainerError {
     NotRunning { id: String, ended: Option<i32> },
     /// The container runs, but its first process does not start the step.
     #[error(
-        "container {id} starts no more steps: its job has stopped or replaced the first process, which starts them; \
-         no other program is run in the container"
+        "container {id} starts no more steps: its job has stopped or replaced the container's first process, which \
+         starts them"
     )]
     NoSteps { id: String },
     /// The monitor did not start the container.
     #[error("cannot start container {id}: {message}")]
     Monitor { id: String, message: String },
     /// The container did not start, probably because of one of its hooks.
-    #[error("{error}; its hooks are {}", list_hooks(hooks))]
+    #[error("{error}; the container's hooks are {}", list_hooks(hooks))]
     Hook { error: Box<ContainerError>, hooks: Vec<MatchedHook> },
     /// Killed processes did not end.
     #[error("the processes of container {id} did not end within {} seconds after they were killed", timeout.as_secs())]

@@ -207,7 +207,7 @@ impl Engine {
         let watch = ProcessWatch { process, streams: [Some(stdout), Some(stderr)] };
         let has_ended = watch
             .read_until_end(receiver, |ended| code = Some(ended))
-            .with_path("read what is written in", path)?;
+            .with_path("read the output of a process of", path)?;
         if !has_ended {
             if let Some(process) = process {
                 process.kill(KILL).with_path("kill a process of", path)?;

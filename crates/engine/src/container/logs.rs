@@ -104,7 +104,7 @@ fn open(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
     // Some network file systems have no locks. Without one, the log counts as that of an ended process.
     if let Err(error) = file.lock_shared() {
-        debug!(path = %path.display(), %error, "log not locked");
+        debug!(path = %path.display(), %error, "cannot lock the log");
     }
     Ok(file)
 }

@@ -43,13 +43,13 @@ impl MonitorProgram {
         mounts: &MountNamespace,
     ) -> Result<(), ContainerError> {
         let mut command = Command::new(&self.path);
-        let mounts = mounts.try_clone_fd().with_path("enter the mounts of", run)?;
+        let mounts = mounts.try_clone_fd().with_path("enter the mount namespace of", run)?;
         let number = mounts.as_raw_fd().to_string();
         spawn::pass_descriptor(&mut command, mounts);
         command.args(&self.arguments).arg(run).arg(id).arg(number).env_clear().current_dir("/");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         spawn::die_with_us(&mut command);
-        debug!(program = %self.path.display(), id, "create the container by a monitor");
+        debug!(program = %self.path.display(), id, "create the container with a monitor process");
         let mut child = command.spawn().with_path("execute", &self.path)?;
         let mut answer = String::new();
         let mut stdout = child.stdout.take().expect("it was asked for");
@@ -58,7 +58,12 @@ impl MonitorProgram {
             return Ok(());
         }
         let _ = child.wait();
-        Err(ContainerError::Monitor { id: id.to_owned(), message: answer })
+        let message = if answer.is_empty() {
+            "its monitor process ended without a message".to_owned()
+        } else {
+            answer
+        };
+        Err(ContainerError::Monitor { id: id.to_owned(), message })
     }
 }
 
@@ -69,7 +74,8 @@ impl MonitorProgram {
 pub fn monitor(run: &Path, id: &str, mounts: RawFd) -> Result<(), ContainerError> {
     let directory = RecordDirectory::of(run, id);
     let mounts = spawn::take_inherited(mounts).map(MountNamespace::from);
-    let entered = mounts.with_path("enter the mounts of", directory.path()).map_err(Into::into);
+    let entered =
+        mounts.with_path("enter the mount namespace of", directory.path()).map_err(Into::into);
     match entered.and_then(|mounts| start(&directory, &mounts)) {
         Ok((watch, mut log)) => {
             let mut stdout = io::stdout();
@@ -102,7 +108,7 @@ fn start(
     mounts: &MountNamespace,
 ) -> Result<(ProcessWatch, LogWriter), ContainerError> {
     let record = directory.read()?;
-    spawn::detach().with_path("leave the session for", directory.path())?;
+    spawn::detach().with_path("make this process adopt the orphans of", directory.path())?;
     let log = LogWriter::open(&directory.log(), record.log_bytes)?;
     let pipe = || pipe_with(PipeFlags::CLOEXEC).with_path("make a pipe for", directory.path());
     let (stdout, stdout_writer) = pipe()?;
@@ -111,7 +117,7 @@ fn start(
     start_with(&record, directory, mounts, stdout_writer.into(), stderr_writer.into())?;
     let process = directory.child();
     // From here on, later processes find the container by its record.
-    spawn::outlive_parent().with_path("stay with", directory.path())?;
+    spawn::outlive_parent().with_path("outlive the parent process to monitor", directory.path())?;
     Ok((ProcessWatch { process, streams: [Some(stdout), Some(stderr)] }, log))
 }
 
@@ -136,7 +142,7 @@ pub fn start_with(
     let mut command = runtime.run_detached(&record.id, files);
     command.stdout(stdout).stderr(stderr);
     spawn::die_with_us(&mut command);
-    mounts.enter(&mut command).with_path("enter the mounts of", directory.path())?;
+    mounts.enter(&mut command).with_path("enter the mount namespace of", directory.path())?;
     if let Some(socket) = socket {
         let passed = spawn::pass_descriptor_as(&mut command, socket, FIRST_DESCRIPTOR);
         passed.with_path("pass a descriptor to the container of", directory.path())?;

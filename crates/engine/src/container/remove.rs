@@ -79,8 +79,9 @@ impl Engine {
         if runtime.has_state(id) {
             if let Err(error) = runtime.delete(id) {
                 warn!(
+                    id,
                     error = chain(&error),
-                    "the runtime cannot delete a container: removing its state"
+                    "the runtime cannot delete the container: removing its state directory instead"
                 );
             }
             if runtime.capabilities().is_sandbox {

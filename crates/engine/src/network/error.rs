@@ -25,7 +25,9 @@ pub enum NetworkError {
     #[error(transparent)]
     Record(#[from] RecordError),
     /// The network does not exist.
-    #[error("network {id} does not exist: prepare_job did not run or was cleaned up")]
+    #[error(
+        "network {id} does not exist: prepare_job did not run, or cleanup_job has removed the network"
+    )]
     Unknown { id: String },
     #[error("network {id} already exists")]
     Exists { id: String },
@@ -43,7 +45,7 @@ pub enum NetworkError {
     /// All networks of the pool are in use.
     #[error(
         "all {count} networks of {pool} are in use, by other jobs or by routes of this host: \
-         configure a larger pool"
+         set a larger `pool` under [network] of the settings"
     )]
     PoolEmpty {
         pool: String,
@@ -97,7 +99,7 @@ pub enum NetworkError {
     #[error(transparent)]
     Uplink(#[from] UplinkError),
     /// The packet filter rejects a change.
-    #[error("cannot {action} in the packet filter: {}", firewall_hint(source))]
+    #[error("cannot {action} in the packet filter{}", firewall_hint(source))]
     Firewall { action: &'static str, source: io::Error },
     #[error("networks need nft: install nftables")]
     NoNft,
@@ -107,14 +109,15 @@ pub enum NetworkError {
     Nft { message: String },
 }
 
-/// Returns the usual reason of a rejected change.
+/// Returns the usual reason of a change that the kernel rejected, after a colon; empty for other errors.
 fn firewall_hint(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::AlreadyExists => {
-            "another job or program has done it, such as published the same port: use another port, or wait for the \
-             other job"
+            ": another job or program has made the same change, for example published the same port: use another \
+             port, or wait for the other job"
         }
-        _ => "the kernel needs nf_tables, and CAP_NET_ADMIN",
+        _ if error.raw_os_error().is_none() => "",
+        _ => ": the kernel needs nf_tables, and this process CAP_NET_ADMIN",
     }
 }
 
@@ -135,6 +138,6 @@ fn only_missing_features_of_the_kernel_are_asked_for() {
         let source = io::Error::from_raw_os_error(number);
         NetworkError::Firewall { action: "publish ports", source }.to_string()
     };
-    assert!(text(1).ends_with("the kernel needs nf_tables, and CAP_NET_ADMIN"));
+    assert!(text(1).ends_with("the kernel needs nf_tables, and this process CAP_NET_ADMIN"));
     assert!(text(17).contains("published the same port: use another port"));
 }

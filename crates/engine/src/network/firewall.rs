@@ -170,7 +170,7 @@ pub fn remove_member(network: &TableMember<'_>) -> Result<Nftables, NetworkError
             return Ok(nftables);
         }
     }
-    Err(because()(io::Error::other("other programs keep changing it")))
+    Err(because()(io::Error::other("other programs keep changing the tables")))
 }
 
 /// Removes a network as [`remove_member`] does, if only its link and addresses are known.

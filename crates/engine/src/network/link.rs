@@ -45,7 +45,7 @@ pub fn make_bridge(
         }
         Netlink::open()
     })?
-    .map_err(because("open the bridge namespace"))?;
+    .map_err(because("open a netlink socket in the bridge namespace"))?;
     let host = netns::open_current()?;
     let mtu = record.mtu;
     let bridge = NewLink { name: "bridge", index: BRIDGE, mtu, ..NewLink::default() };
@@ -61,7 +61,7 @@ pub fn make_bridge(
     bridge_namespace
         .add_pair(&uplink, BRIDGE, &on_host, host.as_fd())
         .map_err(because("make the link to the host"))?;
-    link_host(record, plan).map_err(because("link the host"))
+    link_host(record, plan).map_err(because("configure the link of the host"))
 }
 
 fn link_host(record: &NetworkRecord, plan: AddressPlan) -> io::Result<()> {
@@ -108,10 +108,10 @@ pub fn connect(
         }
         Ok((Netlink::open()?, netns::open_current()))
     })?
-    .map_err(because("open the namespace of a container"))?;
+    .map_err(because("open a netlink socket in the namespace of a container"))?;
     let namespace = namespace?;
     let bridge = netns::run_in_namespace(bridge, Netlink::open)?
-        .map_err(because("open the bridge namespace"))?;
+        .map_err(because("open a netlink socket in the bridge namespace"))?;
 
     let addresses = plan.container(number);
     let name = format!("port{number}");

@@ -59,8 +59,8 @@ pub struct PortError {
     problem: &'static str,
 }
 
-const SHAPE: &str =
-    "write [[IP:][HOST_PORT]:]CONTAINER_PORT[/tcp|udp]; a port may be a range as 8000-8010";
+const SHAPE: &str = "expected [[IP:][HOST_PORT]:]CONTAINER_PORT[/tcp|udp], with ports from 1 to 65535 or \
+                     ranges such as 8000-8010";
 const LENGTHS: &str = "the port ranges of host and container have different lengths";
 const NUMBER: &str = "a port is a number from 1 to 65535";
 

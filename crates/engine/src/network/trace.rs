@@ -73,7 +73,7 @@ impl PacketTrace {
              add rule inet {TABLE} {link} iifname \"{link}\" meta nftrace set 1\n"
         ))?;
         Ok(PacketTrace {
-            socket: open_subscribed_socket().map_err(to_network_error("follow packets"))?,
+            socket: open_subscribed_socket().map_err(to_network_error("trace packets"))?,
         })
     }
 
@@ -84,7 +84,7 @@ impl PacketTrace {
             match self.socket.recv(&mut answers, DONTWAIT) {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-                Err(error) => return Err(to_network_error("follow packets")(error)),
+                Err(error) => return Err(to_network_error("trace packets")(error)),
             }
             for (family, event) in families(&answers, MESSAGE) {
                 if (number(event, PROTOCOL) == Some(u32::from(IPV6))) != is_ipv6 {

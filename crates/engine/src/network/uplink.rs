@@ -216,7 +216,7 @@ pub fn test_uplink(choice: &UplinkChoice, dir: &Path) -> Result<UplinkTestResult
     let process = host_network::run(|| uplink.start(&request))?;
     let asked = host_network::run(|| serve(address.into())).and_then(ask);
     let ended = process.kill(KILL).and(netns::unpin(&pin).map_err(io::Error::other));
-    let answered = asked.with_path("reach the host by", &uplink.program)?;
+    let answered = asked.with_path("reach the host through", &uplink.program)?;
     ended.with_path("end", &uplink.program)?;
     Ok(UplinkTestResult::Answered(uplink, answered))
 }

@@ -85,7 +85,7 @@ fn failed_hook_is_named_by_its_file() {
             let mut runner = runner(installation, "runner-1");
             let args = json!({"container": runner.job_container("node:22"), "services": []});
             let said = runner.call("prepare_job", args).failure();
-            let named = format!("; its hooks are {} (createRuntime)", file.display());
+            let named = format!("; the container's hooks are {} (createRuntime)", file.display());
             assert!(said.contains(&named), "{runtime}: {said}");
             let said = runner.container_step(shell_step("true")).0.failure();
             assert!(said.contains(&named), "{runtime}: {said}");

@@ -195,7 +195,8 @@ fn missing_program_is_reported_with_existing_candidates() {
                 "true",
                 json!({"workingDirectory": "/__w/none/deep"}),
                 1,
-                "the working directory \"/__w/none/deep\" in the job container: No such file or directory; \"/__w\" exists",
+                "the working directory \"/__w/none/deep\" in the job container: No such file or directory; \
+                 the deepest existing parent directory is \"/__w\"",
             ),
         ] {
             let ended = call(&mut runner, program, change);

@@ -142,7 +142,7 @@ fn owners_that_a_container_does_not_have_are_reported() {
         let mut runner = runner(installation, "runner-1");
         let args = json!({"container": runner.job_container("local/high"), "services": []});
         let log = runner.call("prepare_job", args).success().log();
-        let warning = "files of local/high:latest belong to users or groups up to 70000, and the container has 0 to 65535";
+        let warning = "files of local/high:latest belong to users or groups up to 70000, and the container has only 0 to 65535";
         assert!(log.contains(warning), "{log}");
         assert_eq!(runner.run("stat -c %u /of-other").success().stdout(), "65534\n");
         runner.cleanup();

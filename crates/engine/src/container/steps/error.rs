@@ -18,7 +18,7 @@ pub enum StepError {
     )]
     Version(u16, u16),
     /// The first process disconnected before its hello. Nothing was started.
-    #[error("the container's first process does not start steps")]
+    #[error("the container's first process closed the connection before it answered")]
     Disconnected,
     /// The step cannot be sent.
     #[error("cannot send the step to the container")]
@@ -111,7 +111,7 @@ impl std::fmt::Display for FailureText<'_> {
                 write!(f, "cannot use the working directory {path:?} in the job container: ")?;
                 write!(f, "{}", ErrnoText(*errno))?;
                 match first {
-                    Some(deepest) => write!(f, "; {deepest:?} exists"),
+                    Some(deepest) => write!(f, "; the deepest existing parent directory is {deepest:?}"),
                     None => Ok(()),
                 }
             }
@@ -216,7 +216,7 @@ mod tests {
                 failure_error(FailureKind::Directory, 2, "/a/b/c", &["/a"]),
                 1,
                 "cannot use the working directory \"/a/b/c\" in the job container: No such file or directory; \
-                 \"/a\" exists",
+                 the deepest existing parent directory is \"/a\"",
             ),
             (
                 failure_error(FailureKind::ProgramMissing, 2, "a\n::error::b", &["\n::x"]),

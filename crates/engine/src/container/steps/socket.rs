@@ -66,7 +66,7 @@ fn open_or_make(run: &Path) -> Result<OwnedFd, PathError> {
 fn check(dir: BorrowedFd<'_>) -> io::Result<()> {
     let stat = fstat(dir)?;
     if !is_trusted(stat.st_uid) || stat.st_mode & OTHERS_WRITE != 0 {
-        let problem = "writable by other users: expected a directory of root's with mode 0700";
+        let problem = "it must belong to root or the user of this process, and have mode 0700";
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, problem));
     }
     Ok(())

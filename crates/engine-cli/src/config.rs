@@ -13,7 +13,7 @@ use super::settings_file::{
 /// Print the settings in force
 #[derive(Debug, Args)]
 pub struct ConfigArgs {
-    /// Print a file with every default and what it means
+    /// Print a settings file with all defaults and their explanations
     #[arg(long)]
     default: bool,
 }

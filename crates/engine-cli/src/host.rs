@@ -37,7 +37,7 @@ pub enum HostError {
     Path(#[from] PathError),
     #[error(transparent)]
     Read(#[from] ReadError),
-    #[error("cannot read the logins in {}", path.display())]
+    #[error("cannot read the registry logins in {}", path.display())]
     Logins { path: PathBuf, source: CredentialFileError },
     /// A setting requires root on the host.
     #[error("{key}: {reason}; leave it out, or have root run the program")]

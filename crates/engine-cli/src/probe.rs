@@ -155,7 +155,7 @@ impl IsolationProbe {
         self.serving = Some(child);
         if serving.is_empty() {
             self.problem(
-                "cannot test what jobs reach of this host: the probe does not run here".to_owned(),
+                "cannot test what jobs can reach on this host: the servers of the probe did not start".to_owned(),
             );
         }
         self.add(TargetOwner::Host, serving, allowed);
@@ -174,7 +174,7 @@ impl IsolationProbe {
         let output =
             child.wait_with_output().with_path("wait for", &self.directory.join(PROGRAM))?;
         let output = String::from_utf8_lossy(&output.stdout).into_owned();
-        self.column(HOST, output.lines(), "the probe does not run");
+        self.column(HOST, output.lines(), "the probe reported no outcome");
         // The host's column comes first, for comparison.
         self.columns.rotate_right(1);
         for (trial, outcome) in self.trials.iter_mut().zip(&self.columns[0].outcomes) {
@@ -214,7 +214,7 @@ impl IsolationProbe {
                 let pasta = default_gateway().map(|gateway| ("pasta", gateway));
                 for (program, name) in [("slirp4netns", SLIRP4NETNS)].into_iter().chain(pasta) {
                     let attempt = ProbeAttempt::Tcp((name, address.port()).into());
-                    let name = format!("{whose}: loopback by {program}, {attempt}");
+                    let name = format!("{whose}: loopback through {program}, {attempt}");
                     self.trials.push(ProbeCase::with_verified_server(name, attempt));
                 }
             }

@@ -38,7 +38,7 @@ pub enum RootlessError {
     PauseProcess(#[from] PauseError),
     #[error("{0}")]
     Inside(String),
-    #[error("no answer from the namespaces of {owner}")]
+    #[error("no answer from the copy of this program in the namespaces of {owner}")]
     NoAnswer { owner: String, source: io::Error },
 }
 

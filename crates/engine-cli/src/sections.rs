@@ -19,7 +19,7 @@ use super::host::HostError;
 /// First kernel version with idmapped layers in overlayfs, and the consequence of an older one.
 pub const IDMAPPED_OVERLAY: (Version, &str) = (
     version::IDMAPPED_LAYERS,
-    "containers are in the host's user namespace before Linux 5.19: root in one is root",
+    "before Linux 5.19, containers are in the host's user namespace: root in a container is root on the host",
 );
 
 /// The OCI runtime, `[runtime]` in settings.
@@ -226,7 +226,7 @@ pub fn registry_hosts<'de, D: Deserializer<'de>>(
     // Messages with the name of the section would be hidden, because they quote the file.
     if registries.keys().any(|host| host.is_empty() || host.contains(['/', ' '])) {
         return Err(D::Error::custom(
-            "a host is named without a scheme and a path: expected one such as \"example.com:5000\"",
+            "invalid host: expected HOST[:PORT] without a scheme or path, such as \"example.com:5000\"",
         ));
     }
     let is_invalid = |mirror: &String| {
@@ -237,7 +237,7 @@ pub fn registry_hosts<'de, D: Deserializer<'de>>(
     };
     if registries.values().flat_map(|section| &section.mirrors).any(is_invalid) {
         return Err(D::Error::custom(
-            "a mirror is named without a scheme: expected one such as \"example.com:5000/path\"",
+            "invalid mirror: expected HOST[:PORT][/PATH] without a scheme, such as \"example.com:5000/path\"",
         ));
     }
     Ok(registries)

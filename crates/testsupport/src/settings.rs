@@ -9,10 +9,13 @@ pub fn check_positions(mistake: impl Fn(&str) -> Option<String>) {
         ("[log]\nsize = \"20XB\"\n", "2:8: invalid size: expected a number and its unit"),
         ("[store]\npull = \"sometimes\"\n", "2:8: unknown variant, expected one of `always`"),
         ("[network]\ndns = [\"1.1.1.1\", \"x\"]\n", "2:19: invalid IP address syntax"),
-        ("[registry.\"https://r.test\"]\n", "1:2: a host is named without a scheme"),
+        (
+            "[registry.\"https://r.test\"]\n",
+            "1:2: invalid host: expected HOST[:PORT] without a scheme",
+        ),
         (
             "[registry.\"r.test\"]\nmirrors = [\"http://m.test\"]\n",
-            "1:2: a mirror is named without a scheme",
+            "1:2: invalid mirror: expected HOST[:PORT][/PATH] without a scheme",
         ),
         ("[store\n", "1:7: unclosed table"),
         ("\"\u{fc}\" = 1", "1:1: unknown field, expected one of"),

@@ -120,7 +120,7 @@ fn hint(result: &ForwardResult, iptables: Iptables) -> String {
     let iptables = iptables.name();
     match (*family, table.as_str()) {
         (_, "oci_hooks") => {
-            "the uplink is a bridge or a similar device: name it as `uplinks` under [network]"
+            "this host's uplink is a bridge or a similar device: name the interface in `uplinks` under [network]"
                 .to_owned()
         }
         (_, "firewalld") => FIREWALLD.to_owned(),

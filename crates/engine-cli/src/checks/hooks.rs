@@ -17,7 +17,7 @@ const NAME: &str = "hooks";
 pub fn check(section: &HooksSection) -> HostCheck {
     let options = match section.options() {
         Ok(Some(options)) => options,
-        Ok(None) => return HostCheck::ok(NAME, "none, by the settings"),
+        Ok(None) => return HostCheck::ok(NAME, "disabled in the settings"),
         Err(error) => return HostCheck::fail(NAME, chain(&error), "correct `as` under [hooks]"),
     };
     let pipeline = options.pipeline();
@@ -80,7 +80,12 @@ mod tests {
             ("{".to_owned(), 0o644, section(true, false), "fail: a.json"),
             ("{".to_owned(), 0o644, section(true, true), "1 file that cannot be used"),
             (hook("/nonexistent"), 0o644, section(true, false), "1 file that cannot be used"),
-            (String::new(), 0o644, HooksSection { enabled: false, ..section(true, false) }, "none"),
+            (
+                String::new(),
+                0o644,
+                HooksSection { enabled: false, ..section(true, false) },
+                "disabled",
+            ),
         ] {
             fs::write(&file, &text).unwrap();
             fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();

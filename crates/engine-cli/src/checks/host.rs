@@ -80,7 +80,7 @@ pub fn cgroup_controllers() -> HostCheck {
     }
     HostCheck::warn(
         "controllers",
-        format!("without {}", missing.join(", ")),
+        format!("not available: {}", missing.join(", ")),
         "limits of containers are not enforced: add cgroup_enable=memory to the kernel's command line, \
          or run the service with Delegate=yes",
     )

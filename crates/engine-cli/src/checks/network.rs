@@ -41,7 +41,7 @@ fn resolvers(text: &str) -> Option<HostCheck> {
     let own = addresses.filter(|address| !address.is_loopback()).find(is_own)?;
     Some(HostCheck::warn(
         "resolver",
-        format!("{own} is this machine, which jobs cannot reach"),
+        format!("{own} is an address of this machine, which jobs cannot reach"),
         "name another one as `dns` under [network], or set `host-access = true` there",
     ))
 }
@@ -53,7 +53,7 @@ fn namespaces() -> HostCheck {
     HostCheck::fail(
         "network namespaces",
         "not supported by this kernel",
-        "a kernel with CONFIG_NET_NS",
+        "use a kernel with CONFIG_NET_NS",
     )
 }
 
@@ -61,7 +61,7 @@ fn nft() -> HostCheck {
     match list(&["list", "tables"]) {
         Some(Ok(_)) => HostCheck::ok("nft", "works"),
         Some(Err(problem)) => {
-            let hint = "modprobe nf_tables; in a container it needs CAP_NET_ADMIN";
+            let hint = "modprobe nf_tables; if this runs in a container, give that CAP_NET_ADMIN";
             HostCheck::fail("nft", problem, hint)
         }
         None => {
@@ -99,7 +99,7 @@ fn list(arguments: &[&str]) -> Option<Result<String, String>> {
         }
         Ok(finished) => {
             let text = String::from_utf8_lossy(&finished.stderr).into_owned();
-            Err(text.lines().next().unwrap_or("nft fails").to_owned())
+            Err(text.lines().next().unwrap_or("nft failed without a message").to_owned())
         }
         Err(error) => Err(error.to_string()),
     })

@@ -69,7 +69,8 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// Starts a container with a runtime, and checks that the exit code of its program arrives.
 pub fn start(host: HostSections<'_>, program: &Path) -> HostCheck {
     let name = program.display();
-    let hint = "run one of its containers by hand, update it, or name another one in [runtime]";
+    let hint =
+        "run a container with this runtime by hand, update it, or name another one in [runtime]";
     match run_container(host, program) {
         Ok(status) if status.code() == Some(CODE) => {
             HostCheck::ok("test container", format!("{name} ran a container to its end"))

@@ -115,7 +115,11 @@ fn space(path: &Path, program: &str) -> HostCheck {
     let hint =
         format!("{program} prune --size 5GB, or a larger disk for store.root in the settings");
     if found.f_files != 0 && found.f_favail < 100_000 {
-        return HostCheck::warn("disk", format!("{} inodes free", found.f_favail), hint);
+        return HostCheck::warn(
+            "disk",
+            format!("{} inodes free in {}", found.f_favail, path.display()),
+            hint,
+        );
     }
     match free {
         ..TOO_LITTLE_BYTES => HostCheck::fail("disk", text, hint),
@@ -133,7 +137,7 @@ pub fn limited_disks() -> HostCheck {
     if !Path::new("/dev/loop-control").exists() {
         return HostCheck::fail("limited disks", "there are no loop devices", "modprobe loop");
     }
-    HostCheck::ok("limited disks", "can be made")
+    HostCheck::ok("limited disks", "can be created")
 }
 
 /// Checks overlays: mounts a root file system of two layers, and changes files of both as steps do.

@@ -49,7 +49,7 @@ pub enum PauseError {
     #[error("{} is missing, but the pause process of {owner} is running", path.display())]
     Missing { path: PathBuf, owner: String },
     #[error(
-        "cannot tell whether the running job of {owner} is over: its runner's next job removes it; or kill \
+        "cannot tell whether the job of {owner} is still running: the runner's next job removes it, or kill \
          process {pid} and prune again"
     )]
     Unclear { owner: String, pid: u32, source: Box<PauseError> },

@@ -121,7 +121,7 @@ fn settings_errors_name_their_position() {
         ("[proxy]\nhttps = \"proxy:3128\"", "2:9", "expected a URL with its scheme"),
         ("[flavors.small]\nmemory = \"4kB\"", "2:10", "expected at least 32MiB, for example 4GiB"),
         ("[flavors.small]\npids = 1", "2:8", "expected at least 32, for example 4096"),
-        ("[registry.\"https://r.test\"]\ninsecure = true", "1:2", "without a scheme and a path"),
+        ("[registry.\"https://r.test\"]\ninsecure = true", "1:2", "without a scheme or path"),
         ("[flavors.small]\ncpu = 1", "2:1", "unknown field, expected one of"),
         ("[flavors.small]\ncpus = 0", "2:8", "invalid CPU count: expected 0.01"),
         (

@@ -122,8 +122,8 @@ fn host_targets_are_unreachable_from_containers_and_builds() {
         for start in [
             "host: tcp 127.0.0.1:",
             "host: udp 127.0.0.1:",
-            "host: loopback by slirp4netns",
-            "host: loopback by pasta",
+            "host: loopback through slirp4netns",
+            "host: loopback through pasta",
             &format!("host: tcp {OWN}:"),
             &format!("host: udp {OWN}:"),
             "host: gateway ",

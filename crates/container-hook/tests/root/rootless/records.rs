@@ -144,7 +144,7 @@ fn prune_removes_a_corrupt_record_once_its_pause_process_is_dead() {
         let is_newer = name.contains("newer");
         let pause_processes = installation.world.find_processes(PAUSE_PROCESS);
         let said = prune(&[]);
-        let expected = if is_newer { "newer version" } else { "whether the running job" };
+        let expected = if is_newer { "newer version" } else { "whether the job of" };
         assert!(said.contains(expected), "{name}: {said}");
         let said = prune(&["--newer"]);
         assert!(said.contains(&format!("kill process {}", pause_processes[0])), "{name}: {said}");

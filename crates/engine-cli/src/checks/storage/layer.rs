@@ -25,7 +25,8 @@ pub fn write([lower, upper]: &[PathBuf; 2], privilege: Privilege) -> Result<(), 
     }
     let opaque = upper.join(OPAQUE);
     let name = privilege.overlay_attributes().opaque_name();
-    setxattr(&opaque, name, b"y", XattrFlags::empty()).with_path("hide what is below", &opaque)
+    setxattr(&opaque, name, b"y", XattrFlags::empty())
+        .with_path("make opaque the directory", &opaque)
 }
 
 /// Changes the root file system as installing and removing packages does.
@@ -34,7 +35,7 @@ pub fn change(merged: &Path) -> Result<(), PathError> {
     is_empty(&opaque)?;
     let lower = merged.join(LOWER);
     remove_tree(&lower)?;
-    fs::create_dir(&lower).with_path("make anew", &lower)?;
+    fs::create_dir(&lower).with_path("create again", &lower)?;
     is_empty(&lower)?;
     let renamed = merged.join("renamed");
     fs::rename(&lower, &renamed).with_path("rename", &lower)?;
@@ -43,6 +44,10 @@ pub fn change(merged: &Path) -> Result<(), PathError> {
 
 fn is_empty(dir: &Path) -> Result<(), PathError> {
     let found = fs::read_dir(dir).with_path("list", dir)?.count();
-    let error = || io::Error::other("it shows files of a layer below that are hidden or removed");
-    if found == 0 { Ok(()) } else { Err(PathError::new("use", dir, error())) }
+    let error = || io::Error::other("removed or hidden files of the lower layer are still visible");
+    if found == 0 {
+        Ok(())
+    } else {
+        Err(PathError::new("hide the files of a lower layer in", dir, error()))
+    }
 }

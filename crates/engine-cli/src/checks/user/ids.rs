@@ -205,20 +205,21 @@ fn programs(is_nested: bool) -> HostCheck {
         let powers = program_privilege(&path, program.capability);
         let fix = format!("setcap {}+ep {}", program.set, path.display());
         let problem = match powers {
-            ProgramPrivilege::None => Some("neither set-user-ID root nor with file capabilities"),
-            ProgramPrivilege::SetUser if is_nested => {
-                Some("set-user-ID of a root that does not own the user namespaces here")
-            }
-            _ if is_nosuid(&path) => Some("on a file system mounted nosuid"),
+            ProgramPrivilege::None => Some((
+                "neither set-user-ID root nor with file capabilities",
+                format!("sudo chmod u+s {0}, or sudo {fix}", path.display()),
+            )),
+            ProgramPrivilege::SetUser if is_nested => Some((
+                "set-user-ID root, but root of this container does not own the user namespaces",
+                format!("chmod u-s {}; {fix}", path.display()),
+            )),
+            _ if is_nosuid(&path) => Some((
+                "on a file system mounted nosuid",
+                "mount that file system without nosuid".to_owned(),
+            )),
             _ => None,
         };
-        if let Some(problem) = problem {
-            let hint = match powers {
-                ProgramPrivilege::None => {
-                    format!("sudo chmod u+s {0}, or sudo {fix}", path.display())
-                }
-                _ => format!("chmod u-s {}; {fix}", path.display()),
-            };
+        if let Some((problem, hint)) = problem {
             return HostCheck::fail(NAME, format!("{} is {problem}", path.display()), hint);
         }
         found.push(format!("{} ({})", path.display(), powers.name()));

@@ -88,7 +88,7 @@ pub fn report_namespace_error(error: &PrivilegeError, program: &Path) -> HostChe
     let obstacle = obstacle(error, UsernsSettings::of_this_machine());
     let found = match error {
         // The full message of this variant refers to `doctor`.
-        PrivilegeError::Namespace { source, .. } => format!("cannot be made: {source}"),
+        PrivilegeError::Namespace { source, .. } => format!("cannot be created: {source}"),
         error => chain(error),
     };
     let lacks = match obstacle {
@@ -151,7 +151,7 @@ fn hint(obstacle: &NamespaceObstacle, program: &Path) -> String {
         NamespaceObstacle::MaskedProc => "the outer container hides parts of /proc: procMount: Unmasked in a pod, \
                                  --security-opt unmask=ALL for podman, systempaths=unconfined for docker"
             .to_owned(),
-        NamespaceObstacle::Unknown => "see user_namespaces(7); in a chroot there are none".to_owned(),
+        NamespaceObstacle::Unknown => "see user_namespaces(7); they cannot be created in a chroot".to_owned(),
     }
 }
 

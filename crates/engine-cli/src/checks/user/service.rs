@@ -95,7 +95,7 @@ pub fn confinement(process: CheckedProcess<'_>, run: &Path, needs_ids: bool) -> 
             NAME,
             format!("{name} may not gain privileges, and newuidmap needs them"),
             "NoNewPrivileges=no in the unit of the service; RestrictSUIDSGID=, SystemCallFilter= and the like \
-             turn it on",
+             also set it",
         ));
     }
     let namespace = |dir: &Path| fs::read_link(dir.join("ns/mnt")).ok();

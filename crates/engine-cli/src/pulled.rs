@@ -16,7 +16,7 @@ pub struct PullOptions {
     #[arg(long)]
     platform: Option<Platform>,
 
-    /// When to ask the registry for the image
+    /// Pull policy: when to ask the registry for the image
     #[arg(long, value_enum, value_name = "WHEN", default_value_t = PullSetting::Always)]
     policy: PullSetting,
 }

@@ -122,14 +122,14 @@ impl StoreView {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum PullSetting {
-    /// Check the registry for a newer image each time
+    /// Ask the registry for a newer image each time
     Always,
-    /// Only if the image is not in the store
+    /// Ask the registry only if the image is not in the store
     Missing,
-    /// As always, but use the stored image if the registry does not answer
+    /// Like `always`, but use the stored image if the registry does not answer
     #[default]
     Newer,
-    /// Never: import or pull images by hand
+    /// Do not ask the registry: only use images in the store
     Never,
 }
 

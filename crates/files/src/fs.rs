@@ -113,7 +113,7 @@ pub fn remove_if_there(path: &Path) -> Result<(), PathError> {
 pub fn create_private(path: &Path) -> Result<File, PathError> {
     let mut options = OpenOptions::new();
     let options = options.read(true).write(true).create_new(true).mode(0o600);
-    options.open(path).with_path("make", path)
+    options.open(path).with_path("create", path)
 }
 
 /// Opens a file for writing, creates it with this mode if it is missing, and truncates it. Fails for a FIFO

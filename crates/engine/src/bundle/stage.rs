@@ -198,7 +198,7 @@ fn mount_tree(tree: &DetachedMount, path: &Path) -> Result<(), PathError> {
     if tree.is_dir() {
         fs::create_dir(path).with_path("create the directory", path)?;
     } else {
-        File::create_new(path).with_path("make", path)?;
+        File::create_new(path).with_path("create", path)?;
     }
     tree.attach(path)
 }
@@ -217,7 +217,7 @@ fn make_tree(path: &Path, item: &StageItem) -> Result<DetachedMount, BundleError
 
 fn copy_program(from: &HostFile, path: &Path) -> Result<(), PathError> {
     let mut program = from.reopen()?;
-    let mut copy = File::create_new(path).with_path("make", path)?;
+    let mut copy = File::create_new(path).with_path("create", path)?;
     io::copy(&mut program, &mut copy).with_path("write", path)?;
     fs::set_permissions(path, Permissions::from_mode(0o555)).with_path("change the mode of", path)
 }

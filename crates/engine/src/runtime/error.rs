@@ -68,7 +68,7 @@ pub enum RuntimeError {
     #[error("{} ({}) cannot run jobs: {reason}", program.display(), kind.name())]
     Unfit { program: PathBuf, kind: RuntimeKind, reason: &'static str },
     /// The runtime's output could not be parsed.
-    #[error("malformed output of {} for {action} of a container", program.display())]
+    #[error("cannot {action} a container: malformed output of {}", program.display())]
     Answer { program: PathBuf, action: RuntimeAction, source: serde_json::Error },
 }
 
@@ -163,11 +163,14 @@ const HINTS: [(&str, &str); 13] = [
     ("seccomp", "the runtime may be built without seccomp or with an old libseccomp: update both"),
     (
         "rlimit",
-        "a limit is higher than this process may set: lower it, or raise the limit of the runner's \
+        "a resource limit (--ulimit) is higher than this process may set: lower it, or raise the limit of the runner's \
          service, for example LimitNOFILE= in its unit; or root has no CAP_SYS_RESOURCE, and only a step of the job \
          has limits: set them for the job too",
     ),
-    ("oom_score_adj", "the score is lower than this process may set: remove --oom-score-adj"),
+    (
+        "oom_score_adj",
+        "the OOM score adjustment is lower than this process may set: remove --oom-score-adj",
+    ),
     (
         "executable file",
         "the image has no such program in its PATH: check the entry point and the image",
@@ -182,7 +185,7 @@ const HINTS: [(&str, &str); 13] = [
         "read-only file system",
         "a directory the runtime needs is mounted read-only: if it is a cgroup, `doctor` names the fix",
     ),
-    ("pivot_root", "the store must not be on the initial ramfs"),
+    ("pivot_root", "the image store must not be on the initial ramfs"),
     (
         "no space left on device",
         "free some space: `prune --all` removes all images that no container uses",

@@ -247,7 +247,7 @@ impl PauseDirectory {
         remove_tree(&lock)?;
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(0o600);
-        Ok(PauseDirectory { opened, lock: options.open(&lock).with_path("make", &lock)? })
+        Ok(PauseDirectory { opened, lock: options.open(&lock).with_path("create", &lock)? })
     }
 }
 

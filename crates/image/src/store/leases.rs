@@ -108,7 +108,7 @@ impl ImageStore {
             .create_new(true)
             .mode(0o600)
             .open(&path)
-            .with_path("make", &path)?;
+            .with_path("create", &path)?;
         file.lock().with_path("lock", &path)?;
         let record = LeaseRecord { layers: diff_ids.to_vec() };
         let text = encode(&record);

@@ -139,7 +139,7 @@ impl UnpackLock {
     /// Publishes the number of bytes read to waiting processes.
     pub fn watch<R>(&self, reader: R) -> Result<WatchedReader<R>, PathError> {
         let path = self.path.join(RECEIVED);
-        let file = File::create(&path).with_path("make", &path)?;
+        let file = File::create(&path).with_path("create", &path)?;
         Ok(WatchedReader { reader, file, bytes: 0, reported: Instant::now() })
     }
 

@@ -40,7 +40,7 @@ pub enum HostError {
     #[error("cannot read the registry logins in {}", path.display())]
     Logins { path: PathBuf, source: CredentialFileError },
     /// A setting requires root on the host.
-    #[error("{key}: {reason}; leave it out, or have root run the program")]
+    #[error("{key}: {reason}; remove this setting, or run the program as root")]
     OnlyRoot { key: &'static str, reason: &'static str },
     #[error("hooks.as: unknown consumer {name:?}: expected one of {known}")]
     Consumer { name: String, known: String },

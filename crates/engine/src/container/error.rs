@@ -42,8 +42,8 @@ pub enum ContainerError {
     #[error("cannot limit the disk of a container: mkfs.ext4 not found: install e2fsprogs")]
     NoMkfs,
     #[error(
-        "cannot limit {what} to {}: only root of the host can mount a file system that is in a file; leave \
-         the limit out, or have root run the program", ByteSize(*limit_bytes)
+        "cannot limit {what} to {}: only root of the host can mount a disk image; leave the limit out, or \
+         run the program as root", ByteSize(*limit_bytes)
     )]
     NoLoopDevices {
         /// The disk of a container, or named volumes.
@@ -55,8 +55,8 @@ pub enum ContainerError {
     Mkfs { path: PathBuf, message: String },
     /// The limit of existing volumes differs from the requested one.
     #[error(
-        "named volumes are limited to {} in {}, but the limit is now {}: run `e2fsck -f` and `resize2fs` on it, or \
-         remove them with `container-hook volumes rm`",
+        "named volumes are limited to {} in {}, but `volumes` under [limits] is now {}: run `e2fsck -f` and \
+         `resize2fs` on it, or remove them with `container-hook volumes rm`",
         ByteSize(*size_bytes), path.display(), ByteSize(*limit_bytes)
     )]
     VolumesSize {
@@ -67,8 +67,8 @@ pub enum ContainerError {
     },
     /// Existing volumes were created without a limit.
     #[error(
-        "named volumes in {} were created without a limit, but the limit is now {}: move them, or remove them with \
-         `container-hook volumes rm`",
+        "named volumes in {} were created without a limit, but `volumes` under [limits] is now {}: move them, \
+         or remove them with `container-hook volumes rm`",
         path.display(), ByteSize(*limit_bytes)
     )]
     VolumesUnlimited { path: PathBuf, limit_bytes: u64 },

@@ -12,7 +12,9 @@ pub struct Subnet<N>(N);
 
 /// Error of parsing a block of addresses.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("invalid network {text:?}: expected one such as {example}, at most /{longest}")]
+#[error(
+    "invalid network {text:?}: expected one such as {example}, with a prefix length of at most {longest}"
+)]
 pub struct SubnetError {
     text: String,
     example: &'static str,
@@ -235,7 +237,7 @@ mod tests {
         let error = "10.0.0.0/25".parse::<Subnet<Ipv4Net>>().unwrap_err().to_string();
         assert_eq!(
             error,
-            "invalid network \"10.0.0.0/25\": expected one such as 10.213.0.0/16, at most /24"
+            "invalid network \"10.0.0.0/25\": expected one such as 10.213.0.0/16, with a prefix length of at most 24"
         );
         assert!("fd00::/65".parse::<Subnet<Ipv6Net>>().is_err());
         assert!("fd00:1::/64".parse::<Subnet<Ipv6Net>>().is_ok());

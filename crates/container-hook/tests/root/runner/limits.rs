@@ -315,7 +315,10 @@ fn volumes_that_cannot_be_limited_are_rejected() {
         let script = format!("rm {volumes}/*.ext4; for d in {volumes}/*/; do mkdir $d/old; done");
         installation.host().shell(&script);
         let said = try_again(&mut runner);
-        assert!(said.contains("created without a limit, but the limit is now 32MiB"), "{said}");
+        assert!(
+            said.contains("created without a limit, but `volumes` under [limits] is now 32MiB"),
+            "{said}"
+        );
         installation.host().shell(&format!("rmdir {volumes}/*/old"));
         runner.prepare(job.clone(), &[]);
         runner.run("touch /one/file").success();

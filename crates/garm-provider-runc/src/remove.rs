@@ -121,7 +121,7 @@ pub fn remove(
                     let _ = pause::resume(container);
                 }
                 result => {
-                    result.with_path("kill the container with records in", directory.path())?
+                    result.with_path("kill the container with records in", directory.path())?;
                 }
             }
         }

@@ -141,7 +141,7 @@ pub fn find(
         1 => Ok(found.pop()),
         _ => Err(HooksCommandError::ManyContainers {
             hint: match found.iter().all(|other| other.engine == found[0].engine) {
-                true => "write the whole id".to_owned(),
+                true => "pass the full ID".to_owned(),
                 false => format!("choose one with --engine {}", found[0].engine.name()),
             },
             name: name.to_owned(),
@@ -170,7 +170,7 @@ impl EngineContainer {
                 let podman = host.program("podman");
                 Ok(match podman.and_then(|podman| consumer_of(&podman, host).ok()) {
                     Some(consumer) => rules(consumer, "podman --version"),
-                    None => rules(PODMAN, "guessed: podman prints no version"),
+                    None => rules(PODMAN, "assumed: `podman --version` gives no version"),
                 })
             }
             ContainerEngine::Crio => {
@@ -180,17 +180,19 @@ impl EngineContainer {
                     consumer: CRIO.name,
                     source,
                 })?;
-                Ok(ContainerRules { dirs: Some(dirs), ..rules(CRIO, "the engine") })
+                Ok(ContainerRules { dirs: Some(dirs), ..rules(CRIO, "the container's engine") })
             }
             ContainerEngine::Docker => {
                 let info = DockerInfo::query(host);
                 let name = self.runtime.as_deref().unwrap_or("runc");
                 let path = info.as_ref().and_then(|info| info.runtime(name)).unwrap_or(name);
                 Ok(of_runtime(path, "docker info", host).unwrap_or_else(|| {
-                    let reason = format!("the runtime {name} adds none, and Docker has no hooks.d");
+                    let reason = format!(
+                        "the runtime {name} adds no hooks, and Docker itself reads no hook files"
+                    );
                     ContainerRules {
                         exempt: Some(reason),
-                        ..rules(PODMAN, "as with oci-hooks-runtime")
+                        ..rules(PODMAN, "as if oci-hooks-runtime were the runtime")
                     }
                 }))
             }
@@ -206,9 +208,9 @@ impl EngineContainer {
                     Some(plugin) => rules(NRI, &plugin),
                     None => ContainerRules {
                         exempt: Some(format!(
-                            "the runtime {runtime} adds none, and no NRI plugin does"
+                            "the runtime {runtime} adds no hooks, and no NRI plugin adds them to this container"
                         )),
-                        ..rules(NRI, "as with oci-hooks-nri")
+                        ..rules(NRI, "as if oci-hooks-nri were installed")
                     },
                 })
             }
@@ -222,7 +224,7 @@ fn of_runtime(runtime: &str, by: &str, host: &DoctorHost) -> Option<ContainerRul
         let config = wrapper::config(host);
         ContainerRules {
             consumer: config.consumer,
-            by: format!("the runtime {runtime}, by {by}"),
+            by: format!("the runtime {runtime}, named by {by}"),
             dirs: Some(ConfiguredDirs::external(config.dirs, config.dirs_source)),
             exempt: None,
         }

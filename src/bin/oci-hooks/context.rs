@@ -93,13 +93,16 @@ impl CommandContext {
             None => {}
             Some(Ok(consumer)) => {
                 if self.verbose && consumer != PODMAN {
-                    self.note(&format!("as {}, by `podman --version`", consumer.name));
+                    self.note(&format!(
+                        "using the rules of {}, the version that `podman --version` prints",
+                        consumer.name
+                    ));
                 }
                 self.consumer = consumer;
             }
             Some(Err(reason)) => {
                 let message = format!(
-                    "no version from `podman --version`: {reason}; the newest podman is assumed"
+                    "`podman --version` gives no version: {reason}; the newest podman is assumed"
                 );
                 let warning = Diagnostic::new("podman-version", None, message);
                 self.warn(&warning.with_hint("name the version with --as".to_owned()));
@@ -181,7 +184,10 @@ impl CommandContext {
         let Some(id) = inspected_container(&text) else { return Ok(text) };
         let input = if path == OsStr::new("-") { Path::new("standard input") } else { path };
         Err(HooksCommandError::Usage {
-            message: format!("{} is what an engine's `inspect` prints", input.display()),
+            message: format!(
+                "{} is the output of an engine's `inspect`, not a config.json",
+                input.display()
+            ),
             hint: Some(format!("pass the container by its name or ID: `oci-hooks explain {id}`")),
         })
     }

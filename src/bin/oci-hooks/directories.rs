@@ -110,7 +110,7 @@ impl HookDirectories {
         let Some(source) = self.source() else { return };
         let dirs: Vec<_> = self.dirs.iter().map(|dir| dir.display().to_string()).collect();
         let dirs = if dirs.is_empty() { "no hook directory".to_owned() } else { dirs.join(", ") };
-        context.note(&format!("{} reads {dirs}: {source}", context.consumer.name));
+        context.note(&format!("{} reads {dirs} ({source})", context.consumer.name));
     }
 }
 
@@ -209,7 +209,7 @@ pub fn note_change(
             let advice = configured.to_read(&own, consumer, system);
             let own = own.display();
             context.note(&format!(
-                "updates of packages restore the files in {DEFAULT_DIR}; to keep yours in {own}, {advice}"
+                "package updates restore the files in {DEFAULT_DIR}; to have your own hook files in {own}, {advice}"
             ));
         }),
         None if usual.contains(&last.as_path()) => {

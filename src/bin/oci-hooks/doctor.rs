@@ -29,12 +29,12 @@ Asks podman, CRI-O, Docker and containerd for their configuration, as far as the
   podman build, buildah    the directories it reads without options
   CRI-O       hooks_dir in `crio config`
   Docker      the runtimes and the default runtime in `docker info`
-  docker build             which builder it is, and what that runs
+  docker build             the builder, and the runtime that it calls
   containerd  BinaryName of the default runtime, or NRI and its plugins, in `containerd config dump`
   BuildKit    the binary of [worker.oci] in buildkitd.toml
 
-If an engine cannot be asked, its files decide. Programs below --root are not run.
-Of command-line options, only those of dockerd are checked.
+The configuration files of an engine that does not answer are read instead. Programs below --root
+are not run. Options on the command line of a daemon are not checked, except those of dockerd.
 With --as, only the engine of that consumer is checked. Run it as the user who runs the containers.
 
 Examples:
@@ -45,7 +45,7 @@ Examples:
 
 Exit status is 0 if everything that is installed applies hook files, and 1 otherwise.")]
 pub struct EngineDoctorArgs {
-    /// Check the system mounted at DIR, as root would run it
+    /// Check the system mounted at DIR instead of this one, for engines that root runs
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
 

@@ -65,7 +65,7 @@ pub enum HooksCommandError {
     Directories { consumer: &'static str, source: DirectoriesError },
     #[error("{consumer} does not read this hook")]
     UnreadHook { path: PathBuf, consumer: &'static str, hint: String },
-    #[error("{consumer} reads no hook directory, by {decided_by}")]
+    #[error("{consumer} reads no hook directory ({decided_by})")]
     NothingRead { consumer: &'static str, decided_by: String, hint: String },
     /// An error with a more specific hint than its own.
     #[error("{error}")]

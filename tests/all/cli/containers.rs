@@ -151,7 +151,7 @@ fn container_that_was_not_started_is_matched_by_its_description() {
     for line in [
         "podman-5 for a container that runs `/usr/bin/python3`, has 1 annotation and has bind mounts\n",
         "  container: podman web, created (podman container inspect)\n",
-        "  config.json: none now (guessed from podman container inspect)\n",
+        "  config.json: does not exist now (guessed from podman container inspect)\n",
         "Injected in this order: 10-python.json, 20-gpu.json, 30-filter.json, 50-mounts.json\n",
     ] {
         assert!(ran.stdout.contains(line), "{}", ran.stdout);
@@ -174,7 +174,7 @@ fn texts_of_a_container_have_no_control_characters() {
     let ran = engines.explain(&["web", "--verbose", "--cdi-spec-dir", "cdi"]);
     assert!(ran.stdout.contains("/opt/\\u{1b}[2Ja\\nNo hook is injected."), "{}", ran.stdout);
     assert!(
-        ran.stdout.contains("  poststop  /opt/\\u{1b}[8m, which does not exist: unknown\n"),
+        ran.stdout.contains("  poststop  /opt/\\u{1b}[8m, which does not exist: origin unknown\n"),
         "{}",
         ran.stdout
     );
@@ -217,12 +217,12 @@ fn docker_adds_hooks_only_by_the_wrapper() {
     for (path, said, code) in [
         (
             "runc",
-            "No hook is injected: the runtime a adds none, and Docker has no hooks.d\n".to_owned(),
+            "No hook is injected: the runtime a adds no hooks, and Docker itself reads no hook files\n".to_owned(),
             1,
         ),
         (
             "/usr/bin/oci-hooks-runtime",
-            "consumer: podman (the runtime /usr/bin/oci-hooks-runtime, by docker info)\n"
+            "consumer: podman (the runtime /usr/bin/oci-hooks-runtime, named by docker info)\n"
                 .to_owned(),
             0,
         ),
@@ -266,7 +266,7 @@ fn containers_of_crio_are_found_in_its_storage() {
         for line in [
             "  container: crio k8s_web_pod_ns_1_0, stopped ({ROOT}/storage/vfs-containers/containers.json)\n",
             "/userdata/config.json (the storage of `crio config`)\n",
-            "  consumer: crio (the engine)\n",
+            "  consumer: crio (the container's engine)\n",
             "  hook directories: {ROOT}/usr (`crio config`)\n",
             "  + 10-python.json",
         ] {
@@ -308,9 +308,11 @@ fn containers_of_containerd_are_found_in_all_namespaces() {
     let ran = engines.explain(&["web"]);
     for line in [
         format!("  container: containerd k8s.io/{ID}, running (ctr containers list)\n"),
-        "  config.json: none now (ctr containers info)\n".to_owned(),
-        "  consumer: nri (as with oci-hooks-nri)\n".to_owned(),
-        "No hook is injected: the runtime runc adds none, and no NRI plugin does\n".to_owned(),
+        "  config.json: does not exist now (ctr containers info)\n".to_owned(),
+        "  consumer: nri (as if oci-hooks-nri were installed)\n".to_owned(),
+        "No hook is injected: the runtime runc adds no hooks, and no NRI plugin adds them to this \
+         container\n"
+            .to_owned(),
     ] {
         assert!(ran.stdout.contains(&line), "{}{}", ran.stdout, ran.stderr);
     }
@@ -322,7 +324,7 @@ fn containers_of_containerd_are_found_in_all_namespaces() {
     let ran = engines.explain(&["web"]);
     for line in [
         format!("  config.json: {{ROOT}}/{bundle}/config.json (containerd's state directory)\n"),
-        "  consumer: podman (the runtime /usr/bin/oci-hooks-runtime, by ".to_owned(),
+        "  consumer: podman (the runtime /usr/bin/oci-hooks-runtime, named by ".to_owned(),
         "a container that runs `a`,".to_owned(),
     ] {
         assert!(ran.stdout.contains(&line), "{}{}", ran.stdout, ran.stderr);

@@ -24,14 +24,14 @@ fn commands_read_podmans_directories_and_name_the_deciding_file() {
     let decided = "hooks_dir in {ROOT}/containers.conf:2";
     let ran = env.run_configured(&PODMAN, &["explain"]);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-    assert!(ran.stdout.contains(&format!("\ndirectories by {decided}\n")), "{}", ran.stdout);
+    assert!(ran.stdout.contains(&format!("\ndirectories from {decided}\n")), "{}", ran.stdout);
     // The file is not masked, because podman does not read the other directory.
     assert!(ran.stdout.contains("+ 20-gpu.json     injected"), "{}", ran.stdout);
     assert!(!ran.stdout.contains("{ROOT}/etc"), "{}", ran.stdout);
 
     for command in ["list", "lint"] {
         let ran = env.run_configured(&PODMAN, &[command]);
-        let note = format!("note: podman reads {{ROOT}}/usr: {decided}\n");
+        let note = format!("note: podman reads {{ROOT}}/usr ({decided})\n");
         assert!(ran.stderr.contains(&note), "{command}: {}", ran.stderr);
         assert!(!ran.stdout.contains("{ROOT}/etc"), "{command}: {}", ran.stdout);
     }
@@ -67,7 +67,7 @@ fn crio_uses_its_own_configuration() {
     env.write("crio.conf.d/10-hooks.conf", &text);
     let ran = env.run_configured(&[PODMAN.as_slice(), &CRIO].concat(), &["list", "--as", "crio"]);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-    let note = "note: crio reads {ROOT}/etc: hooks_dir in {ROOT}/crio.conf.d/10-hooks.conf:3\n";
+    let note = "note: crio reads {ROOT}/etc (hooks_dir in {ROOT}/crio.conf.d/10-hooks.conf:3)\n";
     assert!(ran.stderr.starts_with(note), "{}", ran.stderr);
     assert!(ran.stdout.contains("{ROOT}/etc/20-gpu.json"), "{}", ran.stdout);
 }
@@ -111,7 +111,7 @@ fn changes_without_a_read_directory_suggest_a_setting() {
     let args = ["install", "mine.json", "--as", "podman-4"];
     let ran = env.run_configured(&PODMAN, &args);
     assert_eq!(ran.code, Some(2), "{}", ran.stdout);
-    let said = "error: podman-4 reads no hook directory, by hooks_dir in {ROOT}/containers.conf:2\n  \
+    let said = "error: podman-4 reads no hook directory (hooks_dir in {ROOT}/containers.conf:2)\n  \
                 hint: in {ROOT}/containers.conf, line 2, write hooks_dir = [\"";
     assert!(ran.stderr.starts_with(said), "{}", ran.stderr);
     let ran = env.run_configured(&PODMAN, &["explain", "--as", "podman-4"]);

@@ -123,21 +123,21 @@ fn podman_and_crio_findings_contain_the_line_to_add() {
     ] {
         let system = FakeSystem::with(&[program]);
         let (status, found, _) = system.check(name);
-        let usual = "reads /usr/share/containers/oci/hooks.d, by the built-in default: 0 hooks";
+        let usual = "reads /usr/share/containers/oci/hooks.d (the built-in default): 0 hooks";
         assert_eq!((status.as_str(), found.as_str()), ("ok", usual));
 
         system.write(&format!("{etc}/a.json"), HOOK);
         let (status, found, hint) = system.check(name);
         let expected = format!(
             "does not read {etc}, which has 1 hook file; it reads \
-             /usr/share/containers/oci/hooks.d, by the built-in default"
+             /usr/share/containers/oci/hooks.d (the built-in default)"
         );
         assert_eq!((status.as_str(), found), ("fail", expected));
         assert_eq!(hint, format!("in {file}, under [{table}], write {both}"));
 
         system.write(file, &format!("[{table}]\n{both}\n"));
         let (status, found, _) = system.check(name);
-        let decided = format!("by hooks_dir in {file}:2: 1 hook");
+        let decided = format!("(hooks_dir in {file}:2): 1 hook");
         assert_eq!(status, "ok", "{found}");
         assert!(found.ends_with(&decided), "{found}");
 
@@ -147,7 +147,7 @@ fn podman_and_crio_findings_contain_the_line_to_add() {
         assert!(found.starts_with(&format!("cannot start containers: {etc}/b.json:1:")), "{found}");
         let consumer = name.to_lowercase().replace('-', "");
         let lint = format!("oci-hooks lint --as {consumer} --content-only --hooks-dir {etc}");
-        assert_eq!(hint, format!("fix it: `{lint}` finds all mistakes"));
+        assert_eq!(hint, format!("correct the mistakes that `{lint}` reports"));
 
         system.write(file, &format!("[{table}]\nhooks_dir = 1\n"));
         let (status, found, hint) = system.check(name);
@@ -174,7 +174,8 @@ fn docker_needs_the_wrapper_as_its_default_runtime() {
     let json = "/etc/docker/daemon.json";
     let system = FakeSystem::with(&["dockerd"]);
     let (status, found, hint) = system.check("Docker");
-    let expected = format!("has no hooks.d, and {json} names no runtime that adds hooks");
+    let expected =
+        format!("reads no hook files itself, and {json} names no runtime that adds hooks");
     assert_eq!((status.as_str(), found), ("fail", expected));
     // The hint is all that is needed.
     let (start, settings) = hint.split_once('\n').unwrap();
@@ -194,19 +195,22 @@ fn docker_needs_the_wrapper_as_its_default_runtime() {
     system.make_executable("opt/hooks.sh");
     let (status, found, hint) = system.check("Docker");
     assert_eq!(status, "fail");
-    assert_eq!(found, format!("calls oci-hooks-runtime only for --runtime hooked, by {json}:2"));
+    assert_eq!(
+        found,
+        format!("calls oci-hooks-runtime only for `docker run --runtime hooked` ({json}:2)")
+    );
     assert_eq!(hint, format!("in {json}, write \"default-runtime\": \"hooked\""));
 
     system.write(json, &format!("{{\"default-runtime\": \"runc\", {runtimes}}}"));
     let (status, found, _) = system.check("Docker");
     assert_eq!(status, "fail");
-    assert!(found.starts_with(&format!("calls \"runc\", by {json}:1;")), "{found}");
+    assert!(found.starts_with(&format!("calls \"runc\" ({json}:1);")), "{found}");
 
     system.write(json, &format!("{{\"default-runtime\": \"hooked\", {runtimes}}}"));
     system.write("etc/oci-hooks/runtime.toml", "strict = true\nhooks-dirs = [\"/b\", \"/c\"]\n");
     fs::set_permissions(system.path("opt/hooks.sh"), fs::Permissions::from_mode(0o644)).unwrap();
     let (status, found, hint) = system.check("Docker");
-    let start = format!("calls /opt/hooks.sh, by {json}:1: ");
+    let start = format!("calls /opt/hooks.sh ({json}:1): ");
     let problem = "/opt/hooks.sh is not executable, so no container starts";
     assert_eq!((status.as_str(), found), ("fail", format!("{start}{problem}")));
     assert_eq!(hint, "chmod +x /opt/hooks.sh");
@@ -230,8 +234,8 @@ fn docker_needs_the_wrapper_as_its_default_runtime() {
     system.write(json, &format!("{{\"default-runtime\": \"hooked\", {both}}}"));
     let (status, found, _) = system.check("Docker");
     assert_eq!(status, "ok");
-    let reads = "which reads /b, /c, by /etc/oci-hooks/runtime.toml:2";
-    assert_eq!(found, format!("calls oci-hooks-runtime, by {json}:1, {reads}"));
+    let reads = "which reads /b, /c (/etc/oci-hooks/runtime.toml:2)";
+    assert_eq!(found, format!("calls oci-hooks-runtime ({json}:1), {reads}"));
 
     system.write(json, "{\n  \"runtimes\": }");
     let (status, found, _) = system.check("Docker");
@@ -256,7 +260,7 @@ fn docker_build_does_not_call_the_runtimes_of_docker() {
     system.write(unit, &format!("[Service]\n{line}\n"));
     let (status, found, _) = system.check("docker build");
     assert_eq!(status, "ok");
-    let by = format!("by DOCKER_BUILDKIT_RUNC_COMMAND in /{unit}, ");
+    let by = format!("(DOCKER_BUILDKIT_RUNC_COMMAND in /{unit}), ");
     assert!(found.contains(&by), "{found}");
 }
 
@@ -267,7 +271,7 @@ fn containerd_applies_hooks_by_its_runtime_or_by_nri() {
     let check = || system.check("containerd");
     let (status, found, hint) = check();
     assert_eq!(status, "fail");
-    assert!(found.contains("NRI is disabled, by the built-in default"), "{found}");
+    assert!(found.contains("NRI is disabled (the built-in default)"), "{found}");
     assert!(hint.contains("BinaryName = \"/usr/bin/oci-hooks-runtime\""), "{hint}");
     assert!(hint.contains("install /opt/nri/plugins/10-oci-hooks-nri"), "{hint}");
 
@@ -282,13 +286,13 @@ fn containerd_applies_hooks_by_its_runtime_or_by_nri() {
         let (status, found, hint) = check();
         assert_eq!(status, "fail");
         let expected =
-            format!("the runtime a is \"/usr/bin/crun\", by {file}:5, which adds no hooks");
+            format!("the runtime a is \"/usr/bin/crun\" ({file}:5), which adds no hooks");
         assert!(found.starts_with(&expected), "{found}");
         assert!(hint.contains(&options), "{hint}");
         system.write(file, &format!("{config}\"/usr/bin/oci-hooks-runtime\"\n"));
         let (status, found, _) = check();
         assert_eq!(status, "ok");
-        assert!(found.starts_with(&format!("calls oci-hooks-runtime, by {file}:5 ")), "{found}");
+        assert!(found.starts_with(&format!("calls oci-hooks-runtime ({file}:5; ")), "{found}");
     }
 
     // The name of the plugin must be that of the version, which is 1 by default.
@@ -301,8 +305,8 @@ fn containerd_applies_hooks_by_its_runtime_or_by_nri() {
         system.write(file, &format!("{version}{}", wrapper_of(plugin)));
         let (found_status, found, _) = check();
         assert_eq!(found_status, status, "{version}{plugin}: {found}");
-        assert!(found.contains(" (from its file, not from `containerd config dump`)"), "{found}");
-        assert_eq!(found.starts_with("ignores BinaryName, by "), status == "fail", "{found}");
+        assert!(found.contains("; from its file, not from `containerd config dump`"), "{found}");
+        assert_eq!(found.starts_with("ignores BinaryName ("), status == "fail", "{found}");
     }
 
     system.write("opt/nri/plugins/10-oci-hooks-nri", "");
@@ -317,7 +321,7 @@ fn containerd_applies_hooks_by_its_runtime_or_by_nri() {
         let (found_status, found, _) = check();
         let word = if status == "ok" { "enabled" } else { "disabled" };
         assert_eq!(found_status, status, "{config}: {found}");
-        assert!(found.starts_with(&format!("NRI is {word}, by {by},")), "{config}: {found}");
+        assert!(found.starts_with(&format!("NRI is {word} ({by}),")), "{config}: {found}");
     }
     // Imported files override the main file.
     system.write(file, "version = 2\nimports = [\"conf.d/*.toml\"]\n");
@@ -395,12 +399,12 @@ fn containerd_is_queried_for_its_configuration() {
         let (found_status, found, hint) = system.check_here("containerd");
         assert_eq!(found_status, status, "{version}, {file}: {found}");
         if status == "ok" {
-            let by = "calls oci-hooks-runtime, by containerd config dump:6, which reads ";
+            let by = "calls oci-hooks-runtime (containerd config dump:6), which reads ";
             assert!(found.starts_with(by), "{found}");
         } else {
             let expected = format!("in /etc/containerd/config.toml, write\n{lines}");
             assert!(hint.starts_with(&expected), "{version}, {file}: {hint}");
-            let is_ignored = found.starts_with("ignores BinaryName, by /config.toml:");
+            let is_ignored = found.starts_with("ignores BinaryName (/config.toml:");
             assert_eq!(is_ignored, file.contains("BinaryName"), "{found}");
         }
     }
@@ -427,7 +431,7 @@ fn containerd_is_queried_for_nri_and_errors() {
         system.write("usr/bin/containerd", &containerd_script("v2.1.9", &dump));
         let (found_status, found, _) = system.check_here("containerd");
         assert_eq!(found_status, status, "{found}");
-        let expected = format!("NRI is {word}, by containerd config dump:3,");
+        let expected = format!("NRI is {word} (containerd config dump:3),");
         assert!(found.starts_with(&expected), "{found}");
     }
     // Version 2.0.5 applies a file of version 2, but prints the defaults.
@@ -440,7 +444,7 @@ fn containerd_is_queried_for_nri_and_errors() {
     system.write("usr/bin/containerd", &containerd_script("v2.0.5", &dump));
     let (status, found, _) = system.check_here("containerd");
     assert_eq!(status, "ok", "{found}");
-    let by = "by /config.toml:3 (from its file, not from `containerd config dump`), ";
+    let by = "(/config.toml:3; from its file, not from `containerd config dump`), ";
     assert!(found.contains(by), "{found}");
 
     let error = "containerd: failed to load TOML: (2, 1): unterminated array";
@@ -448,7 +452,7 @@ fn containerd_is_queried_for_nri_and_errors() {
     system.write("usr/bin/containerd", &containerd_script("1.7.24", &dump));
     let (status, found, hint) = system.check_here("containerd");
     assert_eq!((status.as_str(), found), ("fail", format!("containerd config dump: {error}")));
-    assert_eq!(hint, "fix it: containerd does not start with it");
+    assert_eq!(hint, "correct this error: containerd does not start until then");
 }
 
 #[test]
@@ -464,14 +468,14 @@ fn crio_is_queried_for_its_directories() {
         let (status, found, _) = system.check_here("CRI-O");
         assert_eq!(
             (status.as_str(), found.as_str()),
-            ("ok", "reads /hooks, by `crio config`: 1 hook")
+            ("ok", "reads /hooks (`crio config`): 1 hook")
         );
     }
     let error = "level=fatal msg=\"validating runtime config\"";
     system.write("usr/bin/crio", &script(&format!("{{ echo '{error}' >&2; exit 1; }}")));
     let (status, found, hint) = system.check_here("CRI-O");
     assert_eq!((status.as_str(), found), ("fail", format!("crio config: {error}")));
-    assert_eq!(hint, "fix it: crio does not start with it");
+    assert_eq!(hint, "correct this error: crio does not start until then");
 }
 
 #[test]
@@ -484,7 +488,7 @@ fn podman_is_queried_for_its_version_and_its_host() {
     };
     system.write("usr/bin/podman", &script(&info(true)));
     let (status, found, _) = system.check_here("podman");
-    let expected = "runs containers on another machine, by podman info";
+    let expected = "runs containers on another machine, as `podman info` reports";
     assert_eq!((status.as_str(), found.as_str()), ("warn", expected));
     system.write("usr/bin/podman", &script(&info(false)));
     let (_, found, _) = system.check_here("podman");
@@ -492,7 +496,7 @@ fn podman_is_queried_for_its_version_and_its_host() {
     system.write("usr/bin/podman", &script("{ echo 'Error: no storage' >&2; exit 125; }"));
     let (status, found, hint) = system.check_here("podman");
     assert_eq!((status.as_str(), found.as_str()), ("fail", "podman info: Error: no storage"));
-    assert_eq!(hint, "fix it: podman does not start with it");
+    assert_eq!(hint, "correct this error: podman does not start until then");
 }
 
 #[test]
@@ -500,8 +504,8 @@ fn docker_is_queried_for_the_runtimes_of_its_daemon() {
     let system = FakeSystem::with(&["dockerd", "docker", "oci-hooks-runtime"]);
     let wrapper = system.path("usr/bin/oci-hooks-runtime");
     for (version, default, status, said, builds) in [
-        ("27.1.0", "hooked", "ok", "calls oci-hooks-runtime, by docker info, which reads ", "fail"),
-        ("20.10.24+dfsg1", "runc", "fail", "calls \"runc\", by docker info; ", "warn"),
+        ("27.1.0", "hooked", "ok", "calls oci-hooks-runtime (docker info), which reads ", "fail"),
+        ("20.10.24+dfsg1", "runc", "fail", "calls \"runc\" (docker info); ", "warn"),
     ] {
         let info = json!({
             "ServerVersion": version, "DefaultRuntime": default,
@@ -533,7 +537,7 @@ fn buildkit_needs_the_wrapper_as_the_program_of_its_worker() {
     assert_eq!((status.as_str(), hint), ("fail", expected));
     system.write(file, "[worker.oci]\nbinary = \"crun\"\n");
     let (status, found, _) = check();
-    let expected = format!("calls \"crun\", by {file}:2, which adds no hooks");
+    let expected = format!("calls \"crun\" ({file}:2), which adds no hooks");
     assert_eq!((status.as_str(), found), ("fail", expected));
     system.write(file, "[worker.oci]\nbinary = \"/usr/bin/oci-hooks-runtime\"\n");
     assert_eq!(check().0, "ok");

@@ -96,8 +96,8 @@ fn hooks_of_the_configuration_are_listed_if_none_is_injected() {
     );
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);
     let said = "No hook is injected in addition to those of config.json.\n\nHooks in config.json\n  \
-                createRuntime  /bin/true: unknown\n  createRuntime  /no/such, which does not exist: \
-                unknown\n  startContainer  /x: unknown\n";
+                createRuntime  /bin/true: origin unknown\n  createRuntime  /no/such, which does not exist: \
+                origin unknown\n  startContainer  /x: origin unknown\n";
     assert!(ran.stdout.ends_with(said), "{}", ran.stdout);
 }
 
@@ -165,7 +165,7 @@ fn cdi_annotations_are_named() {
     );
     env.write("config.json", &config);
     let said = env.run(&["explain"]).stdout;
-    let expected = "CDI adds nvidia.com/gpu=0, nvidia.com/gpu=1, by annotation cdi.k8s.io/gpus\n";
+    let expected = "CDI adds nvidia.com/gpu=0, nvidia.com/gpu=1, requested by the annotation cdi.k8s.io/gpus\n";
     assert!(said.contains(expected), "{said}");
     let json = env.run(&["explain", "--format", "json"]).stdout;
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
@@ -306,17 +306,17 @@ fn podman_without_a_version_causes_a_warning() {
     let env = HookEnv::new();
     env.hook("usr/a.json", r#""always": true"#, r#""poststop""#);
     for (script, reason) in [
-        ("echo podman version unknown", "it prints none"),
+        ("echo podman version unknown", "its output has none"),
         ("echo no space >&2; exit 1", "no space"),
-        ("exit 1", "it fails"),
-        ("kill -9 $$", "it cannot be run, or takes too long"),
+        ("exit 1", "it failed without an error message"),
+        ("kill -9 $$", "it cannot be run, or takes longer than 10 s"),
     ] {
         env.write("podman", &format!("#!/bin/sh\n{script}\n"));
         fs::set_permissions(env.path("podman"), fs::Permissions::from_mode(0o755)).unwrap();
         let mut command = env.command(&["validate", "usr/a.json"]);
         let output = command.env("PATH", env.path("")).output().unwrap();
         let said = format!(
-            "warning: no version from `podman --version`: {reason}; the newest podman is assumed\n  \
+            "warning: `podman --version` gives no version: {reason}; the newest podman is assumed\n  \
              hint: name the version with --as\n"
         );
         assert_eq!(String::from_utf8(output.stderr).unwrap(), said);
@@ -333,7 +333,7 @@ fn output_of_inspect_is_not_a_configuration() {
     ] {
         env.write("config.json", text);
         let ran = env.run(&["explain"]);
-        let said = "config.json is what an engine's `inspect` prints\n  \
+        let said = "config.json is the output of an engine's `inspect`, not a config.json\n  \
                     hint: pass the container by its name or ID: `oci-hooks explain f00`";
         assert_eq!(ran.code, Some(2), "{text}");
         assert!(ran.stderr.contains(said), "{text}: {}", ran.stderr);

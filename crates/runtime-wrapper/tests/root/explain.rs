@@ -88,7 +88,10 @@ fn containers_of_podman_are_explained_in_every_state() {
         assert_eq!(fact(&report, "container"), (found.as_str(), "podman container inspect"));
         let (path, source) = fact(&report, "config.json");
         if state == "created" {
-            assert_eq!((path, source), ("none now", "guessed from podman container inspect"));
+            assert_eq!(
+                (path, source),
+                ("does not exist now", "guessed from podman container inspect")
+            );
             assert_eq!(report["hooks"], json!([]));
         } else {
             assert!(Path::new(path).is_file(), "{path}");
@@ -125,7 +128,7 @@ fn containers_of_docker_are_explained_in_every_state() {
         assert_eq!(states(&report)[2..], others, "{name}: {report}");
         let found = format!("docker {name}, {state}");
         assert_eq!(fact(&report, "container"), (found.as_str(), "docker container inspect"));
-        let by = format!("the runtime {}, by docker info", runtime.display());
+        let by = format!("the runtime {}, named by docker info", runtime.display());
         assert_eq!(fact(&report, "consumer"), ("podman", by.as_str()));
         if state == "running" {
             assert!(Path::new(fact(&report, "config.json").0).is_file(), "{report}");
@@ -148,7 +151,7 @@ fn containers_of_containerd_are_explained_with_and_without_a_task() {
     assert_eq!(states(&report), MATCHED, "{report}");
     let found = format!("containerd default/{id}, running");
     assert_eq!(fact(&report, "container"), (found.as_str(), "ctr containers list"));
-    let by = format!("the runtime {}, by containerd", runtime.display());
+    let by = format!("the runtime {}, named by containerd", runtime.display());
     assert_eq!(fact(&report, "consumer"), ("podman", by.as_str()));
     assert_origin(&report, &hooks);
 
@@ -156,7 +159,7 @@ fn containers_of_containerd_are_explained_with_and_without_a_task() {
     let report = explain(&id, hooks.path(), Some(containerd.bin()), None);
     assert_eq!(states(&report), MATCHED, "{report}");
     assert_eq!(fact(&report, "consumer"), ("podman", by.as_str()));
-    assert_eq!(fact(&report, "config.json"), ("none now", "ctr containers info"));
+    assert_eq!(fact(&report, "config.json"), ("does not exist now", "ctr containers info"));
     assert_eq!(report["target"]["command"], "/bin/sleep");
 }
 

@@ -297,7 +297,7 @@ fn hooks_in_unread_directories_are_reported_with_a_fix() {
     assert_eq!(explained["source"]["line"], 2);
     let said = doctor();
     let line = said.lines().find(|line| line.starts_with("ok    podman  ")).unwrap_or(&said);
-    assert!(line.contains("by hooks_dir in /etc/containers/containers.conf:2: 3 hooks"), "{line}");
+    assert!(line.contains("(hooks_dir in /etc/containers/containers.conf:2): 3 hooks"), "{line}");
     assert_eq!((explained["unread"].clone(), injected(&explained)), (json!([]), hooks));
 }
 

@@ -59,12 +59,14 @@ pub fn find(
     let ctr = host.program("ctr").ok_or("ctr is not installed")?;
     let socket = config.socket();
     if !exists(Path::new(&socket))? {
-        return Err(format!("does not run: {socket} does not exist"));
+        return Err(format!("not running: {socket} does not exist"));
     }
     let call = |args: &[&str]| {
         // By default, ctr waits for a long time.
         let all = [&["--address", &socket, "--connect-timeout", "3s"][..], args].concat();
-        host.output(&ctr, &all).ok_or_else(|| format!("ctr {} does not end", args.join(" ")))?
+        host.output(&ctr, &all).ok_or_else(|| {
+            format!("`ctr {}` cannot be run, or takes longer than 10 s", args.join(" "))
+        })?
     };
     // Of the characters in a name, only the dot is special in a regular expression.
     let mut filters = vec![format!("id~=\"^{}\"", name.replace('.', "[.]"))];

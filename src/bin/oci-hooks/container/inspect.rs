@@ -92,7 +92,8 @@ pub fn find(
 ) -> Result<Vec<EngineContainer>, String> {
     let source = format!("{} container inspect", engine.name());
     let text = host.output(program, &["container", "inspect", name]);
-    let text = text.ok_or_else(|| format!("{source} does not end"))??;
+    let text =
+        text.ok_or_else(|| format!("`{source}` cannot be run, or takes longer than 10 s"))??;
     let inspected: Vec<InspectedContainer> =
         serde_json::from_str(&text).map_err(|error| format!("{source}: {error}"))?;
     inspected.into_iter().map(|found| found.container(engine, &source)).collect()

@@ -49,11 +49,13 @@ pub fn checks(host: &DoctorHost) -> Option<HostCheck> {
             wrapper::check(NAME, &binary.value, &binary.at.to_string(), host)
         }
         Some(binary) => {
-            let found = format!("calls {:?}, by {}, which adds no hooks", binary.value, binary.at);
+            let found = format!("calls {:?} ({}), which adds no hooks", binary.value, binary.at);
             HostCheck::fail(NAME, found, hint)
         }
-        None => {
-            HostCheck::fail(NAME, format!("calls runc: {} names no binary", seen.display()), hint)
-        }
+        None => HostCheck::fail(
+            NAME,
+            format!("calls runc, which adds no hooks: {} names no other program", seen.display()),
+            hint,
+        ),
     })
 }

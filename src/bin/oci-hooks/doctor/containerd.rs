@@ -53,7 +53,8 @@ fn check(config: &ContainerdConfig, host: &DoctorHost) -> HostCheck {
         && disabled.value.iter().any(|name| CRI.contains(&name.as_str()))
     {
         let found = format!(
-            "serves Docker, ctr and nerdctl, and no Kubernetes, by {}: they name a runtime themselves",
+            "does not serve Kubernetes, because the CRI plugin is disabled ({}); Docker, ctr and nerdctl choose the \
+             runtime themselves",
             disabled.at
         );
         let hint = format!(
@@ -155,7 +156,7 @@ impl ContainerdConfig {
     fn add_source(&self, found: String) -> String {
         match self.dump {
             Some(_) => found,
-            None => format!("{found} (from its file, not from `containerd config dump`)"),
+            None => format!("{found}; from its file, not from `containerd config dump`"),
         }
     }
 
@@ -176,7 +177,7 @@ impl ContainerdConfig {
     pub fn nri_plugin(&self, host: &DoctorHost) -> Option<String> {
         let (is_enabled, by) = self.nri();
         let plugin = plugin(self, host).filter(|_| is_enabled)?;
-        Some(self.add_source(format!("NRI is enabled, by {by}, with {}", plugin.display())))
+        Some(self.add_source(format!("NRI is enabled ({by}), and {} adds hooks", plugin.display())))
     }
 
     /// Returns the name of the CRI plugin in the version of the configuration. A configuration without a version has
@@ -227,7 +228,9 @@ impl ContainerdConfig {
         }
         let is_config_of_version_2 = self.find(|file| file.number(&["version"])) >= Some(3);
         match self.version {
-            Some(version) if version < HAS_NRI => (false, "its version, before 1.7".to_owned()),
+            Some(version) if version < HAS_NRI => {
+                (false, "containerd before 1.7 has none".to_owned())
+            }
             Some(version) => (version >= ENABLES_NRI, "the built-in default".to_owned()),
             None => (is_config_of_version_2, "the built-in default".to_owned()),
         }
@@ -249,7 +252,7 @@ fn check_nri(config: &ContainerdConfig, host: &DoctorHost) -> Option<HostCheck> 
     let (_, by) = config.nri();
     let plugin = plugin(config, host)?;
     let plugin = plugin.display();
-    let found = format!("NRI is disabled, by {by}, and {plugin} does nothing");
+    let found = format!("NRI is disabled ({by}), so {plugin} does nothing");
     Some(HostCheck::fail(NAME, config.add_source(found), advice(config, host)))
 }
 
@@ -272,18 +275,19 @@ fn describe_obstacle(config: &ContainerdConfig) -> String {
     let name = config.default_runtime();
     let (is_enabled, by) = config.nri();
     let nri = match is_enabled {
-        true => format!("NRI is enabled, by {by}, and has no plugin that adds them"),
-        false => format!("NRI is disabled, by {by}"),
+        true => format!("NRI is enabled ({by}), but has no plugin that adds hooks"),
+        false => format!("NRI is disabled ({by})"),
     };
     match (config.binary(), config.ignored_binary()) {
         (Some(binary), _) => {
             format!(
-                "the runtime {name} is {:?}, by {}, which adds no hooks; {nri}",
+                "the runtime {name} is {:?} ({}), which adds no hooks; {nri}",
                 binary.value, binary.at
             )
         }
         (None, Some(binary)) => format!(
-            "ignores BinaryName, by {}, under the plugin's name in another version of the file; {nri}",
+            "ignores BinaryName ({}), whose table has the name of the CRI plugin in another version of the \
+             configuration format; {nri}",
             binary.at
         ),
         (None, None) => {

@@ -108,7 +108,7 @@ fn check_wrapper(info: Option<&DockerInfo>, host: &DoctorHost) -> HostCheck {
     let in_file = find(&file);
     match info.map(|info| find(&info.into())) {
         Some(used) if used.is_failure() && !in_file.is_failure() => {
-            let found = format!("has not read {seen}: {}", used.finding());
+            let found = format!("has not read {seen} since it changed: {}", used.finding());
             HostCheck::fail(NAME, found, "restart dockerd")
         }
         Some(used) => used,
@@ -136,15 +136,16 @@ fn find_wrapper(
             true => format!("in {seen}, write {lines}"),
             false => format!("create {seen} with\n{{{lines}}}"),
         };
-        let found = format!("has no hooks.d, and {seen} names no runtime that adds hooks");
+        let found =
+            format!("reads no hook files itself, and {seen} names no runtime that adds hooks");
         return HostCheck::fail(NAME, found, wrapper::with_install_hint(&hint, host));
     };
     let found = match &runtimes.default {
         Some((default, at)) if default == name => return wrapper::check(NAME, path, at, host),
         Some((default, at)) => format!(
-            "calls {default:?}, by {at}; oci-hooks-runtime is the runtime {name:?}, by {place}"
+            "calls {default:?} ({at}); oci-hooks-runtime is only the runtime {name:?} ({place})"
         ),
-        None => format!("calls oci-hooks-runtime only for --runtime {name}, by {place}"),
+        None => format!("calls oci-hooks-runtime only for `docker run --runtime {name}` ({place})"),
     };
     let exists = wrapper::check(NAME, path, place, host);
     if !exists.hint().is_empty() {

@@ -89,8 +89,9 @@ impl DoctorHost {
     /// Returns the major and minor version that a program prints, or the reason why there is none.
     pub fn version(&self, program: &Path) -> Result<(u64, u64), String> {
         let text = self.output(program, &["--version"]);
-        let text = text.unwrap_or_else(|| Err("it cannot be run, or takes too long".to_owned()))?;
-        version_in(&text).ok_or_else(|| "it prints none".to_owned())
+        let text =
+            text.unwrap_or_else(|| Err("it cannot be run, or takes longer than 10 s".to_owned()))?;
+        version_in(&text).ok_or_else(|| "its output has none".to_owned())
     }
 
     /// Returns the standard output of a program, or the last line of its standard error if it fails; `None` if the
@@ -123,7 +124,12 @@ impl DoctorHost {
             ProgramEnd::Exited(0) => Some(Ok(String::from_utf8_lossy(&finished.stdout).into())),
             ProgramEnd::Exited(_) => {
                 let errors = String::from_utf8_lossy(&finished.stderr);
-                Some(Err(errors.trim_end().lines().next_back().unwrap_or("it fails").to_owned()))
+                Some(Err(errors
+                    .trim_end()
+                    .lines()
+                    .next_back()
+                    .unwrap_or("it failed without an error message")
+                    .to_owned()))
             }
             _ => None,
         }
@@ -134,7 +140,7 @@ impl DoctorHost {
         let is_denied = PERMISSION_DENIED.iter().any(|end| found.ends_with(end));
         let hint = match self.is_rootless() && is_denied {
             true => "run it as root".to_owned(),
-            false => format!("fix it: {daemon} does not start with it"),
+            false => format!("correct this error: {daemon} does not start until then"),
         };
         HostCheck::fail(name, found, hint)
     }

@@ -77,7 +77,7 @@ pub fn podman(host: &DoctorHost) -> Vec<HostCheck> {
         let configured = host.system(|system| read_configured(&consumer, system));
         match (info, configured) {
             (Ok(Some(info)), _) if info.host.service_is_remote => {
-                let found = "runs containers on another machine, by podman info";
+                let found = "runs containers on another machine, as `podman info` reports";
                 return vec![HostCheck::warn(NAME, found, "run `oci-hooks doctor` there")];
             }
             (Err(found), Ok(_)) => checks.push(host.unreadable(NAME, NAME, found)),
@@ -147,7 +147,7 @@ fn check_directories(
 fn describe_directories(configured: &ConfiguredDirs) -> String {
     let dirs: Vec<_> = configured.dirs.iter().map(|dir| dir.display().to_string()).collect();
     let dirs = if dirs.is_empty() { "no hook directory".to_owned() } else { dirs.join(", ") };
-    format!("reads {dirs}, by {}", configured.source)
+    format!("reads {dirs} ({})", configured.source)
 }
 
 /// Counts the hooks in force. Fails if a hook file prevents containers from starting, and warns of files that cannot
@@ -171,7 +171,7 @@ fn check_hooks_in_force(
         lint += " --content-only";
         lint.extend(there.map(|dir| format!(" --hooks-dir {}", dir.display())));
     }
-    let hint = format!("fix it: `{lint}` finds all mistakes");
+    let hint = format!("correct the mistakes that `{lint}` reports");
     if let Some(problem) = loaded.problems.iter().find(|problem| problem.fatal) {
         let problem = Diagnostic::of_problem(problem);
         return HostCheck::fail(name, format!("cannot start containers: {problem}"), hint);

@@ -92,7 +92,8 @@ struct TemporaryHook {
 impl TemporaryHook {
     /// Installs a hook in a hook directory.
     fn install(hooks_dir: &Path, engine: &Path, host: &DoctorHost) -> io::Result<Self> {
-        let touch = host.program("touch").ok_or(io::ErrorKind::NotFound)?;
+        let touch = host.program("touch");
+        let touch = touch.ok_or_else(|| io::Error::other("the program touch is not installed"))?;
         let name = format!("{}{:016x}", prefix(engine), random_u64());
         let dir = absolute(std::env::temp_dir())?.join(&name);
         DirBuilder::new().mode(0o700).create(&dir)?;
@@ -104,7 +105,7 @@ impl TemporaryHook {
         let output = hook.dir.join(OUTPUT);
         File::create_new(&output)?.set_modified(SystemTime::UNIX_EPOCH)?;
         let (Some(touch), Some(output)) = (touch.to_str(), output.to_str()) else {
-            return Err(io::Error::other("the temporary directory has no UTF-8 name"));
+            return Err(io::Error::other("the path of the temporary directory is not UTF-8"));
         };
         // The hook creates no file and follows no link: the hook file stays if this process is killed, and another user
         // could then create the directory.
@@ -255,7 +256,7 @@ fn check(
     // The hook is removed before the calls that an engine may delay.
     drop(hook);
     let left = match remove_container(&id, engine, host) {
-        Err(reason) if is_imported => format!("; the image {id} is left: {reason}"),
+        Err(reason) if is_imported => format!("; the image {id} could not be removed: {reason}"),
         _ => String::new(),
     };
     if has_run {
@@ -288,5 +289,5 @@ fn call(
 ) -> Result<String, String> {
     let interrupt = signals.map(|signals| signals.stop.as_fd());
     let ended = host.output_within(TIMEOUT, interrupt, engine, args);
-    ended.unwrap_or_else(|| Err("no answer".to_owned()))
+    ended.unwrap_or_else(|| Err("it could not be run, or did not end within 60 s".to_owned()))
 }

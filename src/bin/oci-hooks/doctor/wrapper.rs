@@ -85,7 +85,7 @@ pub fn check(name: &'static str, runtime: &str, by: &str, host: &DoctorHost) -> 
     let called = line.as_deref().and_then(wrapper_in);
     for program in [Some(runtime), called].into_iter().flatten() {
         let Some((problem, hint)) = find_problem(program, host) else { continue };
-        let found = format!("calls {runtime}, by {by}: {program} {problem}");
+        let found = format!("calls {runtime} ({by}): {program} {problem}");
         // The engine may search other directories than those of this process.
         return match program.starts_with('/') {
             true => HostCheck::fail(name, format!("{found}, so no container starts"), hint),
@@ -95,14 +95,14 @@ pub fn check(name: &'static str, runtime: &str, by: &str, host: &DoctorHost) -> 
     let config = config(host);
     let dirs: Vec<_> = config.dirs.iter().map(|dir| dir.display().to_string()).collect();
     let (dirs, by_setting) = (dirs.join(", "), config.dirs_source);
-    let found = format!("calls {NAME}, by {by}, which reads {dirs}, by {by_setting}");
+    let found = format!("calls {NAME} ({by}), which reads {dirs} ({by_setting})");
     HostCheck::ok(name, found)
 }
 
 /// Returns the reason why a program cannot be run, and a hint; `None` if it can be run, or if that is unknown.
 fn find_problem(program: &str, host: &DoctorHost) -> Option<(&'static str, String)> {
     if !program.starts_with('/') {
-        let hint = format!("install {NAME}, or write its path");
+        let hint = format!("install {NAME}, or write its absolute path in that setting");
         return host.program(program).is_none().then_some(("is not in PATH", hint));
     }
     let path = Path::new(program);

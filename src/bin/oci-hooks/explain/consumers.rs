@@ -84,7 +84,10 @@ pub fn run(
         for (consumer, fatal) in failing {
             let name = context.paint.paint(style::BAD, consumer.name);
             context.line(match is_own_limit(fatal.class) {
-                true => format!("{name}: unknown: {fatal}; only oci-hooks has this limit"),
+                true => format!(
+                    "{name}: result unknown: {fatal}; only oci-hooks has this limit, {} does not",
+                    consumer.name
+                ),
                 false => format!("{name} {} because of {fatal}", refusal(&consumer)),
             })?;
         }

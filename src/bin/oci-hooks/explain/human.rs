@@ -84,11 +84,12 @@ fn write_verdicts(
     }
     for request in &report.cdi {
         let devices = request.devices.join(", ");
-        let line = format!("CDI adds {devices}, by annotation {}", request.annotation);
+        let line =
+            format!("CDI adds {devices}, requested by the annotation {}", request.annotation);
         context.write_hanging_line(printable(&line), WRAPPED)?;
     }
     if let (Some(source), None) = (&report.source, &report.container) {
-        context.write_hanging_line(format!("directories by {}", source.decided_by), WRAPPED)?;
+        context.write_hanging_line(format!("directories from {}", source.decided_by), WRAPPED)?;
     }
     if report.directories.is_empty() {
         context.line(format!("{} reads no hook directory", report.consumer))?;

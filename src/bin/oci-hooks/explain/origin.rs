@@ -56,7 +56,7 @@ impl fmt::Display for HookOrigin {
                 write!(f, "CDI device {} of {}", devices.join(" or "), file.display())
             }
             HookOrigin::Engine { name } => f.write_str(name),
-            HookOrigin::Unknown => f.write_str("unknown"),
+            HookOrigin::Unknown => f.write_str("origin unknown"),
         }
     }
 }

@@ -76,7 +76,7 @@ impl ContainerReport {
         }
         let (path, config_by) = match config {
             ContainerConfig::File { path, by } => (path.display().to_string(), by.as_str()),
-            ContainerConfig::Text { by, .. } => ("none now".to_owned(), by.as_str()),
+            ContainerConfig::Text { by, .. } => ("does not exist now".to_owned(), by.as_str()),
         };
         let dirs: Vec<_> = directories.dirs.iter().map(|dir| dir.display().to_string()).collect();
         let dirs = if dirs.is_empty() { "none".to_owned() } else { dirs.join(", ") };

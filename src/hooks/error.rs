@@ -114,7 +114,7 @@ impl HookError {
         Some(match self {
             HookError::Syntax(error) => error.kind.hint()?.to_owned(),
             HookError::Type { expected: "a string", found: "object" } => {
-                "a 1.0.0 file starts with \"version\": \"1.0.0\"; without it, it is read as 0.1.0".to_owned()
+                "a 1.0.0 file starts with \"version\": \"1.0.0\"; a file without it is read as 0.1.0".to_owned()
             }
             HookError::UnknownVersion { .. } => "write \"version\": \"1.0.0\"".to_owned(),
             HookError::MissingHook => "set hook to the path of the program, or \"version\" to \"1.0.0\" if this is a 1.0.0 file".to_owned(),

@@ -143,7 +143,8 @@ impl<'o> Linter<'o> {
         let is_hidden = path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"."));
         if is_hidden {
             let message =
-                "the name starts with a dot, and the file is read all the same".to_owned();
+                "the name starts with a dot, but podman and CRI-O read the file nevertheless"
+                    .to_owned();
             findings.push(HookFinding::new(&rules::HIDDEN_FILE, path, message));
         }
         // Permissions of a device must not be changed because a hook file links to it.
@@ -174,7 +175,7 @@ impl<'o> Linter<'o> {
                 let after = entries.get(position + 1).map(|&(at, _)| self.files[at].path.clone());
                 let findings = &mut self.files[at].findings;
                 if let (FileUsability::Rejected, Some(after)) = (usability, &after) {
-                    let message = "the file is masked, but its errors still count".to_owned();
+                    let message = "the file is masked, but podman and CRI-O read it, and fail because of its errors".to_owned();
                     let mut finding = HookFinding::new(&rules::MASKED_BUT_BROKEN, &path, message);
                     finding.add_related(after, None, "this file masks it");
                     findings.push(finding);
@@ -185,15 +186,20 @@ impl<'o> Linter<'o> {
                     FileUsability::NeverApplies => {
                         // The hook is disabled on purpose: a missing timeout, for example, does not matter.
                         findings.retain(|finding| finding.severity == Severity::Error);
-                        (&rules::MASKING_HOOK, "this turns off the hook of its name")
+                        (
+                            &rules::MASKING_HOOK,
+                            "the file never matches, and so turns off the hook of the same name in an earlier \
+                             directory",
+                        )
                     }
                     FileUsability::Skipped => (
                         &rules::BROKEN_MASK,
-                        "the file is left out, and the one it was to replace stays in force",
+                        "the file is skipped, so the file of the same name in an earlier directory stays in force",
                     ),
                     FileUsability::Rejected => (
                         &rules::BROKEN_MASK,
-                        "the file is rejected; where that is not fatal, the one it was to replace stays in force",
+                        "the file is rejected; if the engine starts nevertheless, the file of the same name in an \
+                         earlier directory stays in force",
                     ),
                 };
                 let mut finding = HookFinding::new(rule, &path, message.to_owned());
@@ -236,7 +242,7 @@ fn unreadable(path: &Path, error: &ReadError) -> (HookFinding, FileUsability) {
             let message = "dangling symlink: silently skipped".to_owned();
             let mut finding = HookFinding::new(&rules::DANGLING_SYMLINK, path, message);
             if let Ok(target) = fs::read_link(path) {
-                finding.hint(format!("it leads to {}", target.display()));
+                finding.hint(format!("the link points to {}", target.display()));
             }
             (finding, FileUsability::Skipped)
         }

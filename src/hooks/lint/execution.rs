@@ -85,10 +85,9 @@ fn interpreter_file(script: &Path, program: &Path) -> Option<ProgramProblem> {
     let (script, shown) = (script.display(), program.display());
     if program.is_relative() {
         let message = format!("the interpreter `{shown}` of `{script}` is not an absolute path");
-        return Some(
-            ProgramProblem::new(&rules::RELATIVE_INTERPRETER, message)
-                .hint("PATH is not searched: write the whole path, or `#!/usr/bin/env` before it"),
-        );
+        return Some(ProgramProblem::new(&rules::RELATIVE_INTERPRETER, message).hint(
+            "PATH is not searched: write the whole path, or `#!/usr/bin/env` before the name",
+        ));
     }
     match fs::metadata(program) {
         Err(error)
@@ -133,10 +132,10 @@ fn find(sought: &EnvLookup) -> Option<PathBuf> {
 
 fn not_found_problem(script: &Path, sought: &EnvLookup) -> ProgramProblem {
     let (script, name, path) = (script.display(), sought.name.display(), sought.path.display());
-    let message = format!("`env` finds no `{name}` in {path} for `{script}`");
+    let message = format!("`env` does not find the interpreter `{name}` of `{script}` in {path}");
     ProgramProblem::new(&rules::MISSING_ENV_PROGRAM, message).hint(
         if sought.name.as_os_str().as_bytes().contains(&b' ') {
-            "the rest of the line is one name: write `#!/usr/bin/env -S` before several words"
+            "`env` takes the rest of the line as one name: write `#!/usr/bin/env -S` before several words"
                 .into()
         } else {
             format!("install it, correct {script}, or add its directory to PATH in `hook.env`")

@@ -26,7 +26,7 @@ pub fn check(document: &JsonDocument<'_>, fields: &FileFields<'_>, sink: &mut Fi
                 sink.report_at(
                     &rules::INVALID_TEXT,
                     value,
-                    "this is not valid Unicode, and is read with \u{fffd} in it",
+                    "the string is not valid Unicode: its invalid parts are read as U+FFFD",
                 );
             }
             _ => {}
@@ -75,8 +75,11 @@ fn unknown(
     if is_root && is_runtime && sink.has_finding(&rules::RUNTIME_HOOKS) {
         return;
     }
-    let finding =
-        sink.report_at(&rules::UNKNOWN_KEY, member.key, format!("`{key}` is not read by anyone"));
+    let finding = sink.report_at(
+        &rules::UNKNOWN_KEY,
+        member.key,
+        format!("unknown key `{key}`, which is ignored"),
+    );
     if let Some(hint) = place_of(key, place) {
         finding.hint(hint);
     } else if let Some(name) = closest_name(key, place.names().iter().copied()) {
@@ -104,10 +107,12 @@ fn place_of(key: &str, place: ObjectKind) -> Option<&'static str> {
         (ObjectKind::When, "args" | "arg" | "cmd" | "cmds" | "command" | "process") => COMMANDS,
         (ObjectKind::When, "annotation") => "patterns for annotations are in `when.annotations`",
         (ObjectKind::When | ObjectKind::Hook, "stages" | "stage") => {
-            "`stages` belongs beside `hook` and `when`"
+            "move `stages` to the top level, next to `hook` and `when`"
         }
-        (ObjectKind::When, "or" | "any") => "there are no alternatives: write one file for each",
-        (ObjectKind::When, "path" | "env" | "timeout") => "it belongs into `hook`",
+        (ObjectKind::When, "or" | "any") => {
+            "`when` has no alternatives: write a hook file for each"
+        }
+        (ObjectKind::When, "path" | "env" | "timeout") => "move it into `hook`",
         (ObjectKind::Hook, "arguments" | "argv") => ARGS,
         (ObjectKind::Hook, "environment" | "envs") => {
             "the environment of the program is in `hook.env`"
@@ -122,13 +127,15 @@ fn place_of(key: &str, place: ObjectKind) -> Option<&'static str> {
         }
         (ObjectKind::Root, "hasbindmounts" | "always") => "conditions are in `when`",
         (ObjectKind::Root, "arguments" | "args") => ARGS,
-        (ObjectKind::Root, "path" | "env" | "timeout") => "it belongs into `hook`",
+        (ObjectKind::Root, "path" | "env" | "timeout") => "move it into `hook`",
         (ObjectKind::Root, "hooks") => "a hook file has one `hook`; `hooks` is for config.json",
         (ObjectKind::OldRoot, "when") => {
             "`when` is of version 1.0.0, and this is read as 0.1.0: `cmds`, `annotations` and \
              `hasbindmounts` stand beside `hook` there"
         }
-        (ObjectKind::OldRoot, "env" | "timeout") => "version 0.1.0 cannot set it; 1.0.0 can",
+        (ObjectKind::OldRoot, "env" | "timeout") => {
+            "version 0.1.0 does not have this key; version 1.0.0 does"
+        }
         _ => return None,
     })
 }
@@ -153,7 +160,7 @@ fn is_free(object: JsonValue<'_>, member: JsonMember<'_>, name: &str, place: Obj
 fn nulls(member: JsonMember<'_>, name: &str, sink: &mut FindingSink<'_>) {
     let value = member.value;
     if value.is_null() {
-        let message = format!("null leaves `{name}` as if it were not there");
+        let message = format!("null is read as if `{name}` were missing");
         sink.report_at(&rules::NULL_VALUE, value, message).severity(Severity::Note);
     }
     for element in value.elements().filter(|element| element.is_null()) {
@@ -175,16 +182,16 @@ fn duplicates(object: JsonValue<'_>, sink: &mut FindingSink<'_>) {
         if let Some(first) = seen.get(&key) {
             let (path, text) = (sink.path, sink.text);
             let finding: &mut HookFinding =
-                sink.report_at(&rules::DUPLICATE_KEY, member.key, format!("`{key}` is here twice"));
+                sink.report_at(&rules::DUPLICATE_KEY, member.key, format!("duplicate key `{key}`"));
             finding.hint(match member.value.kind() {
-                JsonKind::Object => "objects are merged: what both say counts",
-                _ => "the last one counts",
+                JsonKind::Object => "engines merge the two objects field by field",
+                _ => "only the last value is used",
             });
             let first = TextLocation {
                 pointer: first.pointer(),
                 ..TextLocation::of_span(text, first.span())
             };
-            finding.add_related(path, Some(first), "it is here first");
+            finding.add_related(path, Some(first), "first occurrence of the key");
             if sink.is_full() {
                 return;
             }

@@ -23,7 +23,7 @@ pub fn check_conditions(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) -> 
         sink.report_at(
             &rules::ALWAYS_FALSE,
             member.value,
-            "the hook never runs: all conditions must hold",
+            "the hook never runs: `always: false` never holds, and all conditions must hold",
         )
         .hint("remove `always` if the other conditions are meant");
     }
@@ -38,7 +38,7 @@ pub fn check_conditions(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) -> 
         sink.report_at(
             &rules::UNREACHABLE_COMMANDS,
             key,
-            "this is never evaluated: a condition before it never holds",
+            "`commands` is never evaluated, because another condition never holds",
         );
     }
     if always == Some(true) {
@@ -88,11 +88,11 @@ fn check_bind_mounts_false(fields: &FileFields<'_>, is_new: bool, sink: &mut Fin
     let Some(member) = fields.has_bind_mounts else { return };
     let (message, hint) = if is_new {
         (
-            "the hook never runs: this does not ask for containers without bind mounts",
-            "there is no way to ask for them; leave it out",
+            "the hook never runs: `hasBindMounts: false` never holds, not even for containers without bind mounts",
+            "remove it: no condition selects containers without bind mounts",
         )
     } else {
-        ("this has no effect", "leave it out")
+        ("`hasbindmounts: false` has no effect", "remove it")
     };
     sink.report_at(&rules::BIND_MOUNTS_FALSE, member.value, message).hint(hint);
 }
@@ -106,9 +106,9 @@ fn check_redundant_always(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
     let commands = fields.commands.as_ref().map(|list| list.texts()).unwrap_or_default();
     let only_commands = conditions.len() == 2 && !commands.is_empty();
     let (severity, message) = if only_commands && commands.iter().any(|p| matches_everything(p)) {
-        (Severity::Note, "`commands` is too much: it matches every program")
+        (Severity::Note, "`commands` is redundant: it matches every program")
     } else {
-        (Severity::Warning, "this adds nothing: the other conditions still must hold")
+        (Severity::Warning, "`always: true` has no effect: the other conditions still must hold")
     };
     sink.report_at(&rules::REDUNDANT_ALWAYS, always.key, message)
         .severity(severity)
@@ -195,8 +195,7 @@ fn check_joined(list: &StringList<'_>, sink: &mut FindingSink<'_>) {
             (Ok(ast), Ok(_)) => {
                 let is_last = at + 1 == texts.len();
                 if !is_last && affects_later_patterns(text, &ast) {
-                    let message =
-                        "this reaches into the patterns after it, as all are joined with |";
+                    let message = "the pattern changes the meaning of those after it, because all are joined with |";
                     sink.report_at(&rules::JOINED_PATTERNS, value, message)
                         .hint("put flags into a group, as in (?i:…), and end \\Q with \\E");
                 }
@@ -204,9 +203,9 @@ fn check_joined(list: &StringList<'_>, sink: &mut FindingSink<'_>) {
                 style(&ParsedPattern { value, text: text.clone(), ast, place }, sink);
             }
             (Err(_), Ok(_)) => {
-                let message = "this is a pattern only together with the others, joined with |";
+                let message = "the pattern is invalid by itself; it is valid only when joined with the others by |";
                 sink.report_at(&rules::JOINED_PATTERNS, value, message)
-                    .hint("make each a pattern of its own");
+                    .hint("make each pattern valid by itself");
             }
             (Err(error), Err(_)) => invalid(value, PatternPlace::AnnotationValue, &error, sink),
             // Another pattern is invalid.
@@ -234,7 +233,7 @@ fn style(pattern: &ParsedPattern<'_>, sink: &mut FindingSink<'_>) {
     }
     if text.is_empty() {
         sink.report_at(&rules::EMPTY_PATTERN, *value, "an empty pattern matches everything")
-            .hint("write .* for anything, ^$ for nothing");
+            .hint("write .* for any text, ^$ for the empty text");
         return;
     }
     if ast.matches_nothing() {
@@ -254,9 +253,9 @@ fn style(pattern: &ParsedPattern<'_>, sink: &mut FindingSink<'_>) {
             &rules::COMMAND_LINE_PATTERN,
             *value,
             span,
-            "arguments are not matched: only args[0] is",
+            "the pattern has a space, but only args[0] is matched, not the arguments after it",
         )
-        .hint("leave out the arguments");
+        .hint("remove the arguments from the pattern");
     }
     check_value_in_key(pattern, sink);
     check_command_name(pattern, sink);
@@ -275,8 +274,13 @@ fn check_value_in_key(pattern: &ParsedPattern<'_>, sink: &mut FindingSink<'_>) {
         return;
     }
     let span = source_span(pattern.value, at..at + 1);
-    sink.report_within(&rules::VALUE_IN_KEY, pattern.value, span, "no key contains `=`")
-        .hint("write the pattern of the value as the value of the object");
+    sink.report_within(
+        &rules::VALUE_IN_KEY,
+        pattern.value,
+        span,
+        "the pattern never matches: no annotation key contains `=`",
+    )
+    .hint("write the pattern of the value after the key, as in {\"^KEY$\": \"^VALUE$\"}");
 }
 
 fn check_command_name(pattern: &ParsedPattern<'_>, sink: &mut FindingSink<'_>) {
@@ -284,7 +288,7 @@ fn check_command_name(pattern: &ParsedPattern<'_>, sink: &mut FindingSink<'_>) {
     let Some(name) = whole.filter(|_| pattern.place == PatternPlace::Command) else { return };
     let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     if !name.is_empty() && name.chars().all(is_part) {
-        let message = format!("this does not match the command `/bin/{name}`");
+        let message = format!("the pattern does not match the command `/bin/{name}`");
         sink.report_at(&rules::COMMAND_NAME, pattern.value, message)
             .hint(format!("write (^|/){name}$ for the program in any directory"));
     }
@@ -297,7 +301,10 @@ fn control_characters(pattern: &ParsedPattern<'_>, sink: &mut FindingSink<'_>) {
     let message = if is_boundary {
         "\"\\b\" is a backspace in JSON".to_owned()
     } else {
-        format!("the pattern asks for the control character U+{:04X}", u32::from(c))
+        format!(
+            "the pattern matches the control character U+{:04X}, which no annotation or command has",
+            u32::from(c)
+        )
     };
     let fix = LintFix::replace("double the backslash", span.clone(), "\\\\b");
     let finding = sink.report_within(&rules::CONTROL_CHARACTER, pattern.value, span, message);
@@ -326,7 +333,7 @@ fn check_double_escapes(pattern: &ParsedPattern<'_>, sink: &mut FindingSink<'_>)
         &rules::DOUBLE_ESCAPE,
         pattern.value,
         place,
-        "the pattern asks for a backslash in the text: this is escaped once too often",
+        "the pattern matches a backslash in the text: it is probably escaped once too often",
     )
     .hint("one backslash of a pattern is two in JSON: \"\\\\.\"")
     .fix((is_plain && syntax::parse(&halved).is_ok()).then_some(fix));
@@ -387,7 +394,8 @@ fn check_constructs(pattern: &ParsedPattern<'_>, sink: &mut FindingSink<'_>) {
     if let Some(construct) = constructs.iter().find(|construct| is_boundary(construct.kind)) {
         let written = &pattern.text[construct.span.clone()];
         let span = source_span(pattern.value, construct.span.clone());
-        let message = format!("{written} is no boundary here but the character itself");
+        let message =
+            format!("{written} is no boundary in Go's patterns: it matches the character itself");
         sink.report_within(&rules::MISLEADING_ESCAPE, pattern.value, span, message)
             .hint("the end of a word is \\b, the ends of the text are ^ and $");
     }
@@ -396,9 +404,12 @@ fn check_constructs(pattern: &ParsedPattern<'_>, sink: &mut FindingSink<'_>) {
         let span = source_span(pattern.value, construct.span.clone());
         let more = match other.count() {
             0 => String::new(),
-            count => format!(", and {count} more"),
+            count => format!(", and {count} more constructs of this pattern"),
         };
-        let message = format!("POSIX does not have {}{more}", name(construct.kind));
+        let message = format!(
+            "POSIX extended regular expressions do not have {}{more}",
+            name(construct.kind)
+        );
         sink.report_within(&rules::NOT_POSIX, pattern.value, span, message);
     }
 }
@@ -441,12 +452,12 @@ fn anchors(pattern: &ParsedPattern<'_>, sink: &mut FindingSink<'_>) {
         let finding = sink.report_at(
             &rules::UNANCHORED_PATTERN,
             *value,
-            "this matches any text that contains it",
+            "the pattern is not anchored: it may match any part of a text",
         );
         finding.hint(if text.contains('|') && (text.starts_with('^') || text.ends_with('$')) {
             "^ and $ belong to one alternative only: put the alternatives into (…)"
         } else {
-            "write ^ and $ around it if it is to be the whole text"
+            "write ^ and $ around it if it must match the whole text"
         });
     }
 }

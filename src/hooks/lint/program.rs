@@ -38,7 +38,7 @@ pub fn check(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
             format!("`{path}` is not an absolute path"),
         );
         finding.hint(if path.contains('@') {
-            "this looks like a placeholder of a template that was not filled in"
+            "the path looks like a placeholder of a template that was not filled in"
         } else if path.starts_with('~') || path.starts_with('$') {
             "neither ~ nor variables are expanded"
         } else {
@@ -76,19 +76,23 @@ fn args0(fields: &FileFields<'_>, path: &str, sink: &mut FindingSink<'_>) {
 fn timeout(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
     match (fields.timeout, fields.timeout.and_then(JsonValue::as_i64)) {
         (Some(value), Some(..=0)) => {
-            sink.report_at(&rules::USELESS_TIMEOUT, value, "the hook is killed at once")
-                .hint("write the seconds it may take, or leave the timeout out");
+            sink.report_at(
+                &rules::USELESS_TIMEOUT,
+                value,
+                "the timeout is not greater than 0: the hook is killed at once",
+            )
+            .hint("write the number of seconds that the hook may take, or remove the timeout");
         }
         (Some(value), Some(seconds)) if seconds > MAX_TIMEOUT_SECONDS => {
             sink.report_at(
                 &rules::USELESS_TIMEOUT,
                 value,
-                "this overflows, and the hook is killed at once",
+                "the timeout overflows in nanoseconds: the hook is killed at once",
             )
-            .hint("write the seconds it may take, or leave the timeout out");
+            .hint("write the number of seconds that the hook may take, or remove the timeout");
         }
         (Some(value), Some(seconds)) if is_long(seconds) => {
-            let message = format!("{seconds} seconds are {} minutes", seconds / 60);
+            let message = format!("the timeout of {seconds} seconds is {} minutes", seconds / 60);
             sink.report_at(&rules::LONG_TIMEOUT, value, message)
                 .hint("the unit is seconds, not milliseconds");
         }
@@ -101,9 +105,9 @@ fn timeout(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
                 sink.report_at(
                     &rules::MISSING_TIMEOUT,
                     hook.key,
-                    "the hook may run for as long as it likes",
+                    "the hook has no timeout: it may run forever",
                 )
-                .hint("set `hook.timeout` to the seconds it may take");
+                .hint("set `hook.timeout` to the number of seconds that the hook may take");
             }
         }
     }
@@ -137,14 +141,14 @@ fn environment(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
         let name = text.split_once('=').map(|(name, _)| name);
         if name.is_none_or(|name| name.is_empty() || name.contains(char::is_whitespace)) {
             sink.report_at(&rules::MALFORMED_ENV, entry, format!("`{text}` is not NAME=value"))
-                .hint("the value is not taken from the environment of the engine: write it down");
+                .hint("write the value too: it is not taken from the environment of the engine");
         } else if let Some(name) = name
             && !seen.insert(name.to_owned())
         {
             sink.report_at(&rules::REPEATED_VARIABLE, entry, format!("`{name}` is set twice"))
                 .hint("runc keeps the last value, crun passes on both");
         } else if let Some(variable) = find_variable(&text) {
-            sink.report_at(&rules::VARIABLE_IN_ENV, entry, format!("`{variable}` is not replaced"))
+            sink.report_at(&rules::VARIABLE_IN_ENV, entry, format!("`{variable}` is not expanded"))
                 .hint("write its value");
         }
     }
@@ -160,7 +164,7 @@ fn environment(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
         sink.report_at(
             &rules::MISSING_ENV,
             hook.key,
-            "runc gives the hook the environment of the container, which the image decides",
+            "without `env`, runc gives a createContainer hook the environment of the container, which the image sets",
         )
         .severity(Severity::Warning)
         .hint("set `hook.env` to what the hook needs, at least PATH; LD_PRELOAD from an image runs its code");
@@ -170,14 +174,14 @@ fn environment(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
         sink.report_at(
             &rules::MISSING_ENV,
             hook.key,
-            "the hook gets an empty environment, without PATH",
+            "without `env`, the hook gets an empty environment, without PATH",
         )
         .hint("set `hook.env` to what the hook needs");
     } else {
         sink.report_at(
             &rules::MISSING_ENV,
             hook.key,
-            "the hook gets the environment of the runtime",
+            "without `env`, the hook gets the environment of the runtime",
         )
         .hint("set `hook.env` to what the hook needs, at least PATH");
     }

@@ -43,9 +43,9 @@ fn report_wrong_type(
     let is_hook = fields.hook.is_some_and(|hook| hook.value.span() == value.span());
     let finding = sink.report_at(&rules::WRONG_TYPE, value, error.to_string()).fix(fix);
     match (expected, value.kind()) {
-        ("a boolean", JsonKind::String) => finding.hint("true and false stand without quotes"),
-        ("an integer", JsonKind::String) => finding.hint("numbers stand without quotes"),
-        ("an integer", JsonKind::Number) => finding.hint("the timeout is in whole seconds"),
+        ("a boolean", JsonKind::String) => finding.hint("write true and false without quotes"),
+        ("an integer", JsonKind::String) => finding.hint("write numbers without quotes"),
+        ("an integer", JsonKind::Number) => finding.hint("write the timeout in whole seconds"),
         ("an array of strings", JsonKind::String) => finding.hint("put the string into brackets"),
         ("a string", JsonKind::Number | JsonKind::Bool) => finding.hint("put it into quotes"),
         ("an object", JsonKind::String) if is_hook => {
@@ -104,7 +104,7 @@ fn runtime_hooks(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) -> bool {
     sink.report_at(
         &rules::RUNTIME_HOOKS,
         member.key,
-        "this is the form of config.json, not of a hook file",
+        "this key belongs in a container's config.json, not in a hook file",
     )
     .hint("name one program in `hook`: {\"path\": …}, and its stages in `stages`");
     true
@@ -120,7 +120,7 @@ fn version(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
             sink.report_at(
                 &rules::MISSING_VERSION,
                 member.value,
-                "the file is written for version 1.0.0 and read as 0.1.0",
+                "the file has the form of version 1.0.0, but is read as 0.1.0",
             )
             .hint("write \"version\": \"1.0.0\"")
             .fix(LintFix::replace("write 1.0.0", member.value.span(), "\"1.0.0\""));
@@ -129,7 +129,7 @@ fn version(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
             if fields.hook.is_some() {
                 let at = member.map_or_else(|| opening_brace(fields), |member| member.value.span());
                 sink.span(&rules::OLD_SCHEMA, at, "this is a file of the old version 0.1.0")
-                    .hint("`oci-hooks migrate` writes the same in 1.0.0");
+                    .hint("`oci-hooks migrate` converts the file to version 1.0.0");
             }
         }
         (Some(version), Some(member)) => {
@@ -151,7 +151,7 @@ fn version(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
             sink.span(
                 &rules::MISSING_VERSION,
                 opening_brace(fields),
-                "without a version the file is read as 0.1.0, for which it is not written",
+                "without `version`, the file is read as 0.1.0, but it has the form of 1.0.0",
             )
             .hint("add \"version\": \"1.0.0\"")
             .fix(fix);
@@ -274,7 +274,7 @@ fn check_known_name(item: JsonValue<'_>, name: &str, sink: &mut FindingSink<'_>)
         if !refusing.is_empty() {
             let message = format!("`{name}` is rejected by {}", refusing.join(", "));
             sink.report_at(&rules::STAGE_NOT_PORTABLE, item, message)
-                .hint("where they read the same directory, use another one for this file");
+                .hint("if they read this directory too, move the file into another directory");
         }
         return;
     }
@@ -329,7 +329,7 @@ fn prestart(
             "the hook runs twice: at prestart and at createRuntime".to_owned()
         };
         let fix = is_moved.then(|| remove(item, elements)).flatten();
-        sink.report_at(&rules::DOUBLED_PRESTART, item, message).hint("keep createRuntime").fix(fix);
+        sink.report_at(&rules::DOUBLED_PRESTART, item, message).hint("remove prestart").fix(fix);
         return;
     }
     let message = if is_moved {

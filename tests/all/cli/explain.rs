@@ -134,7 +134,7 @@ fn explain_shows_lint_findings() {
     env.hook("etc/10-misspelt.json", r#""alway": true"#, r#""poststop""#);
     let ran = env.run(&["explain"]);
     assert!(ran.stdout.contains("not injected: when has no condition"), "{}", ran.stdout);
-    let said = "OH101 at 4:12: `alway` is not read by anyone";
+    let said = "OH101 at 4:12: unknown key `alway`, which is ignored";
     assert!(ran.stdout.contains(said), "{}", ran.stdout);
     assert!(ran.stdout.contains("hint: did you mean `always`?"), "{}", ran.stdout);
     let json = env.run(&["explain", "--format", "json"]).stdout;

@@ -211,7 +211,7 @@ fn fix_corrects_the_line_endings_of_a_program() {
     let path = program.path("program");
     let found = run(&["hook.json"]);
     assert!(found.stdout.contains("error[OH315]: the first line of `"), "{}", found.stdout);
-    assert!(found.stdout.contains("1 fixable with --fix"), "{}", found.stdout);
+    assert!(found.stdout.contains("1 finding fixable with --fix"), "{}", found.stdout);
 
     let diff = run(&["--diff", "hook.json"]);
     assert_eq!(diff.code, Some(1));
@@ -229,7 +229,11 @@ fn fix_corrects_the_line_endings_of_a_program() {
 
     let fixed = run(&["--fix", "hook.json"]);
     assert_eq!((fixed.code, fixed.stdout.as_str()), (Some(0), "1 hook file, no findings\n"));
-    assert!(fixed.stderr.contains("program:1: OH315: write line ends as LF"), "{}", fixed.stderr);
+    assert!(
+        fixed.stderr.contains("program:1: OH315: fixed: write line ends as LF"),
+        "{}",
+        fixed.stderr
+    );
     assert_eq!(fs::read_to_string(&path).unwrap(), "#!/bin/sh\nexit 0\n");
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o755);
 }

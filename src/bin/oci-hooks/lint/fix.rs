@@ -112,7 +112,7 @@ fn print_fixes(path: &Path, fixed: &FixedText, context: &CommandContext) {
     for applied in &fixed.applied {
         let line = applied.line.map_or_else(String::new, |line| format!(":{line}"));
         let (path, code) = (path.display(), applied.rule.code);
-        context.note(&format!("{path}{line}: {code}: {}", applied.description));
+        context.note(&format!("{path}{line}: {code}: fixed: {}", applied.description));
     }
 }
 

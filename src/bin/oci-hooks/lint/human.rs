@@ -185,7 +185,7 @@ fn summary(
     }
     let fixable = report.findings().filter(|finding| finding.is_fixable()).count();
     if fixable > 0 {
-        context.line(format!("{fixable} fixable with --fix"))?;
+        context.line(format!("{} fixable with --fix", format_count(fixable, "finding")))?;
     }
     if let Some(first) = report.findings().max_by_key(|finding| finding.severity) {
         let command = format!("oci-hooks lint --explain {}", first.rule.code);

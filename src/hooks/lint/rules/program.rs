@@ -29,7 +29,7 @@ pub static DOUBLED_PRESTART: LintRule = LintRule {
     summary: "prestart and createRuntime in one file, so the hook runs twice",
     explanation: "\
 Files name both stages to work with old and new runtimes. But podman 5 and CRI-O inject prestart at
-createRuntime too, so that the hook stands there twice; podman 4 injects it at both stages, and the runtime
+createRuntime too, so the hook is injected twice; podman 4 injects it at both stages, and the runtime
 runs both.",
     bad: hook_example!(stages: r#"["prestart", "createRuntime"]"#),
     good: GOOD,
@@ -45,7 +45,7 @@ pub static REPEATED_STAGE: LintRule = LintRule {
     rejects: false,
     summary: "a stage that is named twice, so the hook runs twice",
     explanation: "\
-podman and CRI-O inject a hook once for each stage in the list: a stage that stands there twice gets the
+podman and CRI-O inject a hook once for each stage in the list: a stage that is listed twice gets the
 hook twice.",
     bad: hook_example!(stages: r#"["createRuntime", "createRuntime"]"#),
     good: GOOD,

@@ -231,10 +231,26 @@ pub enum DeviceError {
     #[error("cannot look up device node {path:?} of the host")]
     Node { path: String, source: io::Error },
     /// A path on the host is no device, or a device of another type.
-    #[error("{path:?} of the host is {found}, the specification expects {expected:?}")]
+    #[error(
+        "{path:?} of the host is {}, but the CDI specification expects {}",
+        kind(found),
+        kind(expected)
+    )]
     NodeType { path: String, expected: String, found: &'static str },
     #[error(transparent)]
     Config(#[from] ConfigError),
+}
+
+/// Describes a type of device nodes for messages; other texts are returned unchanged.
+fn kind(name: &str) -> &str {
+    match name {
+        "b" => "a block device (b)",
+        "c" => "a character device (c)",
+        "u" => "an unbuffered character device (u)",
+        "p" => "a FIFO (p)",
+        "" => "a device",
+        other => other,
+    }
 }
 
 struct FileNames<'f>(&'f [PathBuf]);

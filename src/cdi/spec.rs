@@ -283,10 +283,9 @@ impl ContainerEdits {
             let id = &rdt.clos_id;
             let is_bad = id.len() >= 4096 || id == "." || id == ".." || id.contains(['/', '\n']);
             if id != "/" && is_bad {
-                return Err(fault(
-                    format!("{at}/intelRdt/closID"),
-                    "expected the name of a directory, or /",
-                ));
+                let message =
+                    format!("invalid closID {id:?}: expected the name of a directory, or /");
+                return Err(fault(format!("{at}/intelRdt/closID"), message));
             }
         }
         let (mut hosts, mut names) = (HashSet::new(), HashSet::new());
@@ -294,8 +293,10 @@ impl ContainerEdits {
             let at = format!("{at}/netDevices/{index}");
             not_empty(&device.host_interface_name, &at, "hostInterfaceName")?;
             not_empty(&device.name, &at, "name")?;
-            if !hosts.insert(&device.host_interface_name) || !names.insert(&device.name) {
-                return Err(fault(at, "an interface is named twice"));
+            let (host, name) = (&device.host_interface_name, &device.name);
+            if !hosts.insert(host) || !names.insert(name) {
+                let message = format!("duplicate hostInterfaceName {host:?} or name {name:?}");
+                return Err(fault(at, message));
             }
         }
         Ok(())

@@ -58,7 +58,7 @@ pub enum RecorderError {
     #[error("{} is not valid UTF-8, so no hook entry can name it", path.display())]
     NotUtf8 { path: PathBuf },
     /// The path is relative; the runtime chooses the working directory of hooks.
-    #[error("{} is not an absolute path, as hooks need it", path.display())]
+    #[error("{} is not an absolute path, which hooks require", path.display())]
     Relative { path: PathBuf },
 }
 

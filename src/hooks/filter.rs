@@ -109,7 +109,7 @@ impl FilterRun {
 /// A failed filter. The filters after it were not run.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "cannot filter the configuration with hook {}, {path}{}",
+    "precreate hook {} ({path}) failed{}",
     file.as_ref().map_or_else(|| index.to_string(), |file| file.display().to_string()),
     stderr_suffix(run)
 )]

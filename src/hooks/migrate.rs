@@ -124,7 +124,7 @@ impl fmt::Display for MigrationNote {
             ),
             MigrationNote::Implied { conditions } => write!(
                 f,
-                "the commands match every program, which makes {} redundant; left out",
+                "the commands match every program, so these conditions have no effect and are left out: {}",
                 names(conditions)
             ),
             MigrationNote::HideTogether => f.write_str(
@@ -132,7 +132,7 @@ impl fmt::Display for MigrationNote {
                  others too, add files with their names",
             ),
             MigrationNote::UnknownKey { key, .. } => {
-                write!(f, "unknown key {key:?}; left out")
+                write!(f, "unknown key {key:?}, which is left out of the new file")
             }
         }
     }

@@ -328,7 +328,7 @@ pub enum PipelineFailure {
     #[error(transparent)]
     Match(#[from] MatchError),
     /// Untrusted users can change a matching hook.
-    #[error("a hook is writable by non-root users{}", .0.hint_in_message())]
+    #[error("a hook is not protected from changes by non-root users{}", .0.hint_in_message())]
     Trust(#[from] TrustError),
     /// A `precreate` hook failed.
     #[error(transparent)]
@@ -389,7 +389,7 @@ impl MissingProgramPolicy {
 #[derive(Debug, thiserror::Error)]
 #[error("required hook {hook:?} {}", match problem {
     Some(_) => "is not in force".to_owned(),
-    None => format!("not found in {}", format_directories(dirs)),
+    None => format!("is not among the hooks in force in {}", format_directories(dirs)),
 })]
 #[non_exhaustive]
 pub struct RequiredHookError {
@@ -566,7 +566,10 @@ mod tests {
         pipeline.strict = Some(TrustOptions::of_process());
         let error = pipeline.run(CONFIG).unwrap_err();
         let source = error.source().unwrap().to_string();
-        assert!(source.starts_with("a hook is writable by non-root users"), "{source}");
+        assert!(
+            source.starts_with("a hook is not protected from changes by non-root users"),
+            "{source}"
+        );
         let rejected = error.report.hooks.iter().map(|hook| hook.rejected.is_some());
         assert_eq!(rejected.collect::<Vec<_>>(), [false, true, true]);
     }
@@ -669,7 +672,8 @@ mod tests {
 
         let path = high.temp.path().join("guard.json");
         pipeline.required_hooks = vec![path.clone()];
-        let expected = format!("{path:?} not found in {}", low.temp.path().display());
+        let expected =
+            format!("{path:?} is not among the hooks in force in {}", low.temp.path().display());
         assert!(failure(&pipeline).contains(&expected), "{}", failure(&pipeline));
         fs::write(&path, "{").unwrap();
         let expected = format!("{path:?} is not in force: {}:1:2: ", path.display());
@@ -678,6 +682,10 @@ mod tests {
         assert!(pipeline.run(CONFIG).is_ok());
         // The file of the lower directory is masked.
         pipeline.required_hooks = vec![low.temp.path().join("guard.json")];
-        assert!(failure(&pipeline).contains("not found in"), "{}", failure(&pipeline));
+        assert!(
+            failure(&pipeline).contains("is not among the hooks in force in"),
+            "{}",
+            failure(&pipeline)
+        );
     }
 }

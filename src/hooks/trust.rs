@@ -193,8 +193,9 @@ impl TrustChecker {
                 Err(error) => return Err(error),
             }
         }
-        let source = io::Error::from(io::ErrorKind::NotFound);
-        Err(PathError::new("find in the hook's PATH", &sought.name, source).into())
+        let text = format!("no such program in PATH={}", sought.path.display());
+        let source = io::Error::new(io::ErrorKind::NotFound, text);
+        Err(PathError::new("find the interpreter", &sought.name, source).into())
     }
 
     /// Checks that no other user can create files in a checked directory: the sticky bit protects

@@ -50,7 +50,7 @@ pub struct Decision {
 pub enum RejectionError {
     #[error(transparent)]
     Match(#[from] MatchError),
-    #[error("a hook is writable by non-root users{}", .0.hint_in_message())]
+    #[error("a hook is not protected from changes by non-root users{}", .0.hint_in_message())]
     Trust(#[from] TrustError),
     #[error("cannot decide which hooks apply: {problem}{}", format_more(*others))]
     Undecided {
@@ -142,7 +142,9 @@ impl Decider {
         };
         let found = match at {
             Some(at) => format!("is not in force: {}", describe_with_hint(&loaded.problems[at])),
-            None => format!("not found in {}", format_directories(&loaded.dirs)),
+            None => {
+                format!("is not among the hooks in force in {}", format_directories(&loaded.dirs))
+            }
         };
         Err(RejectionError::Required { hook: hook.to_owned(), found })
     }

@@ -143,7 +143,10 @@ pub fn list(args: &DeviceArgs, context: &mut CommandContext) -> Result<CliExit, 
     let registry = args.load(context);
     for (name, files) in registry.conflicts() {
         let files: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
-        context.note(&format!("{name} is not available: defined by {}", files.join(", ")));
+        context.note(&format!(
+            "device {name} is not available, because several files define it: {}",
+            files.join(", ")
+        ));
     }
     let devices: Vec<_> = registry.devices().collect();
     if context.is_json() {

@@ -123,7 +123,7 @@ impl HooksCommandError {
                 simple(error.class(), Some(&error.path)).without_path_in_text()
             }
             HooksCommandError::Pipeline(PipelineFailure::Filter(error)) => {
-                simple("precreate", Some(Path::new(&error.path)))
+                simple("precreate", Some(Path::new(&error.path))).without_path_in_text()
             }
             HooksCommandError::Pipeline(PipelineFailure::RequiredHook(error)) => {
                 let hint = error.problem.as_ref().and_then(|problem| problem.source.hint());

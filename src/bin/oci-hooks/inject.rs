@@ -197,7 +197,13 @@ impl InjectArgs {
         };
         let recorded = add_config_path(path, recorder(dir)?.wrap_all(&config))?;
         for (stage, hook) in recorded.not_recorded {
-            context.note(&format!("hook {hook} is not recorded at {stage}"));
+            let reason = match stage {
+                OciStage::StartContainer => {
+                    "it runs inside the container, where oci-hooks is missing"
+                }
+                _ => "its entry in the configuration cannot be wrapped",
+            };
+            context.note(&format!("hook {hook} is not recorded at {stage}: {reason}"));
         }
         Ok(recorded.config)
     }
@@ -457,7 +463,8 @@ fn write_extension_hooks(
 fn write_file(path: &Path, content: &[u8]) -> Result<(), HooksCommandError> {
     if path == OsStr::new("-") {
         return Err(HooksCommandError::Usage {
-            message: "`-` is not supported here: the configuration goes to standard output"
+            message: "--output and --extension-out do not support `-`: without --output, the configuration \
+                      goes to standard output"
                 .to_owned(),
             hint: Some("name a file".to_owned()),
         });

@@ -156,8 +156,8 @@ impl InstallOptions {
     }
 }
 
-const REJECTED_BY_OTHERS: &str = "where one of them runs, install it into a directory that only podman reads, with \
-    --hooks-dir; elsewhere pass --no-lint";
+const REJECTED_BY_OTHERS: &str = "if one of these engines runs here, install the file with --hooks-dir into a directory \
+    that only podman reads; otherwise pass --no-lint";
 
 /// The rule about missing programs, which the loader reports as well.
 const MISSING_PROGRAM: &str = "OH017";

@@ -39,7 +39,7 @@ pub struct RunHookArgs {
     #[arg(long, value_name = "DIR")]
     capture: Option<PathBuf>,
 
-    /// Hook file to run; with PROGRAM, its name in the record
+    /// Name of the hook file to run; with PROGRAM, only the name in the record
     #[arg(long, value_name = "NAME", add = ArgValueCandidates::new(complete_active))]
     hook: Option<String>,
 

@@ -31,7 +31,7 @@ impl TypedConfig {
         (release < NEW_STAGES && !stages.is_empty()).then(|| {
             let stages = stages.join(", ");
             format!(
-                "ociVersion {version} has no {stages}: a runtime may ignore these hooks before {NEW_STAGES}"
+                "ociVersion {version} has no {stages} (new in {NEW_STAGES}): a runtime may ignore these hooks"
             )
         })
     }

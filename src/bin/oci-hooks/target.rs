@@ -28,7 +28,7 @@ pub struct TargetArgs {
     #[arg(long)]
     no_config_annotations: bool,
 
-    /// Bind mounts requested by the user; auto detects mounts that engines do not add by themselves
+    /// Whether the user requested bind mounts; auto detects mounts that engines do not add by themselves
     #[arg(long, value_enum, value_name = "WHICH", default_value_t)]
     has_bind_mounts: HasBindMounts,
 }

@@ -25,7 +25,7 @@ pub enum DirectoriesError {
     /// A variable names a file that does not exist.
     #[error("{variable} names {}, which does not exist", path.display())]
     Missing { variable: &'static str, path: PathBuf },
-    #[error("{} has directories nested more than {limit} deep", path.display())]
+    #[error("{} is nested more than {limit} directories deep", path.display())]
     TooDeep { path: PathBuf, limit: usize },
 }
 
@@ -55,6 +55,10 @@ impl DirectoriesError {
                 "run as root"
             }
             DirectoriesError::Missing { .. } => "unset the variable, or name an existing file",
+            DirectoriesError::Read(ReadError::TooLarge { .. })
+            | DirectoriesError::TooDeep { .. } => {
+                "only oci-hooks has this limit, not the consumer: make the configuration smaller"
+            }
             _ => "fix the file: the consumer does not start with it",
         }
     }
@@ -88,7 +92,7 @@ pub fn read(
 ) -> Result<Option<DirsSetting>, DirectoriesError> {
     let file = TomlFile { text, path };
     let text = str::from_utf8(text).map_err(|error| {
-        file.fault(error.valid_up_to()..error.valid_up_to(), "this is not UTF-8")
+        file.fault(error.valid_up_to()..error.valid_up_to(), "the file is not UTF-8")
     })?;
     let document = DeTable::parse(text).map_err(|error| {
         file.fault(error.span().unwrap_or_default(), error.message().trim_end())
@@ -102,7 +106,7 @@ pub fn read(
     }
     let Some((key, value)) = member(table, "hooks_dir") else { return Ok(None) };
     let items = value.get_ref().as_array().ok_or_else(|| {
-        file.fault(value.span(), "expected a list of directories, as hooks_dir = [\"/a\"]")
+        file.fault(value.span(), "expected a list of directories, such as hooks_dir = [\"/a\"]")
     })?;
     let line = TextLocation::of_span(file.text, key).line;
     let mut setting = DirsSetting { dirs: Vec::new(), append: None, line };
@@ -212,6 +216,6 @@ mod tests {
         }
         let error =
             read(b"a = \"\xff\"", Path::new("/c"), &[], ListAttributes::Allowed).unwrap_err();
-        assert_eq!(error.to_string(), "/c:1:6: this is not UTF-8");
+        assert_eq!(error.to_string(), "/c:1:6: the file is not UTF-8");
     }
 }

@@ -83,10 +83,7 @@ fn error_names_the_hook_and_keeps_earlier_results() {
     let hooks = [sh("sed s/1/2/"), sh("cat; echo why >&2; echo >&2; exit 3"), sh("cat")];
     let hooks: Vec<&Hook> = hooks.iter().collect();
     let error = filter(&hooks, b"{\"a\":1}".to_vec(), &FilterOptions::new("/")).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "cannot filter the configuration with hook 1, /bin/sh (stderr: why)"
-    );
+    assert_eq!(error.to_string(), "precreate hook 1 (/bin/sh) failed (stderr: why)");
     assert_eq!(error.source().unwrap().to_string(), "exit status 3");
     assert_eq!((error.index, error.runs.len()), (1, 1));
     assert_eq!(error.config, b"{\"a\":2}");

@@ -81,7 +81,7 @@ impl<'a> LockedDirectory<'a> {
                 // Every user who can read the directory can lock it, too.
                 Err(Errno::WOULDBLOCK) if Instant::now() < end => thread::sleep(LOCK_POLL),
                 Err(Errno::WOULDBLOCK) => {
-                    let text = "another process keeps it locked: `lslocks` names it";
+                    let text = "another process has it locked: `lslocks` lists that process";
                     let error = io::Error::new(io::ErrorKind::TimedOut, text);
                     return Err(PathError::new("lock", path, error).into());
                 }
@@ -276,7 +276,10 @@ mod tests {
             panic!("it is locked");
         };
         let said = oci_hooks_files::error::chain(&error);
-        assert!(said.ends_with("another process keeps it locked: `lslocks` names it"), "{said}");
+        assert!(
+            said.ends_with("another process has it locked: `lslocks` lists that process"),
+            "{said}"
+        );
     }
 
     #[test]

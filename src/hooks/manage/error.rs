@@ -33,13 +33,13 @@ pub enum ManageError {
         path: PathBuf,
     },
     /// The file name needed for the disabled hook belongs to another hook.
-    #[error("{} belongs to another hook", path.display())]
+    #[error("{} has a disabled hook that differs from the enabled one", path.display())]
     DisabledNameTaken { path: PathBuf },
     /// The hook is in an earlier directory, which is not changed.
-    #[error("{} is not in {}", path.display(), dir.display())]
+    #[error("{} is not in {}, the only directory that is changed", path.display(), dir.display())]
     Elsewhere { path: PathBuf, dir: PathBuf },
     /// There is no hook to remove: the file only masks a hook of an earlier directory.
-    #[error("{} only masks a hook", path.display())]
+    #[error("{} only masks a hook of an earlier directory", path.display())]
     OnlyMask { path: PathBuf },
     /// The hook's conditions hold for no container, or it has no stage.
     #[error("{} never applies", path.display())]
@@ -98,7 +98,7 @@ impl ManageError {
             ManageError::Disabled { .. } => {
                 "enable it first, or replace it with `oci-hooks install --force`"
             }
-            ManageError::DisabledNameTaken { .. } => "enable it, or move the file away",
+            ManageError::DisabledNameTaken { .. } => "delete or rename one of the two files",
             ManageError::Elsewhere { .. } => {
                 "mask it with `oci-hooks disable`, or remove the package that installed it"
             }

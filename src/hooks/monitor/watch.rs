@@ -504,7 +504,7 @@ pub enum MonitorError {
     #[error("cannot set up inotify")]
     Setup(#[source] io::Error),
     /// All inotify watches of the user are in use.
-    #[error("no inotify watch is left for {}", path.display())]
+    #[error("cannot watch {}: all inotify watches of this user are in use", path.display())]
     WatchLimit { path: PathBuf, source: io::Error },
     /// A directory cannot be watched.
     #[error("cannot watch {}", path.display())]

@@ -172,7 +172,7 @@ fn precreate_hook_that_breaks_a_type_leaves_the_file_unchanged() {
     env.write("config.json", &config);
     let ran = env.run(&["inject", "--run-precreate", "--in-place"]);
     assert_eq!(ran.code, Some(2), "{}", ran.stderr);
-    let expected = "with hook {ROOT}/usr/break.json, /bin/sed: its output does not follow the runtime \
+    let expected = "precreate hook {ROOT}/usr/break.json (/bin/sed) failed: its output does not follow the runtime \
                     specification: invalid type: sequence, expected path string at line 1 column";
     assert!(ran.stderr.contains(expected), "{}", ran.stderr);
     assert_eq!(env.read("config.json"), config);
@@ -334,7 +334,8 @@ fn missing_program_of_a_required_hook_is_an_error() {
         assert!(ran.stderr.contains(&expected), "{}", ran.stderr);
     }
     let ran = env.run(&["inject", "--require-hook", "none.json"]);
-    let expected = "required hook \"none.json\" not found in {ROOT}/usr, {ROOT}/etc";
+    let expected =
+        "required hook \"none.json\" is not among the hooks in force in {ROOT}/usr, {ROOT}/etc";
     assert!(ran.stderr.contains(expected), "{}", ran.stderr);
 }
 

@@ -141,8 +141,10 @@ fn hook_writable_by_others_rejects_matching_containers() {
     let file = dir.path().join("a.json");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
     let error = chain(&Decider::default().decide(&loaded, None, &container()).unwrap_err());
-    let expected =
-        format!("a hook is writable by non-root users (hint: chmod go-w {})", file.display());
+    let expected = format!(
+        "a hook is not protected from changes by non-root users (hint: chmod go-w {})",
+        file.display()
+    );
     assert!(error.starts_with(&expected), "{error}");
     let other = Container { args: vec!["/bin/true".to_owned()], ..container() };
     Decider::default().decide(&loaded, None, &other).unwrap();
@@ -182,7 +184,10 @@ fn missing_or_broken_required_hook_rejects_all_containers() {
     requires("good.json").unwrap();
     requires(dir.path().join("good.json").to_str().unwrap()).unwrap();
     let error = requires("none.json").unwrap_err();
-    let expected = format!("required hook \"none.json\" not found in {}", dir.path().display());
+    let expected = format!(
+        "required hook \"none.json\" is not among the hooks in force in {}",
+        dir.path().display()
+    );
     assert_eq!(error, expected);
     let error = requires("broken.json").unwrap_err();
     assert!(error.starts_with("required hook \"broken.json\" is not in force: "), "{error}");

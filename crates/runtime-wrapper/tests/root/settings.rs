@@ -289,8 +289,8 @@ fn missing_program_or_required_hook_fails_if_configured() {
         ("missing-program = \"fail\"", Some("\"/gone\" does not exist")),
         ("missing-program = \"fail\"\nskip-bad-files = true", Some("does not exist")),
         ("required-hooks = [\"a.json\", \"guard.json\"]", Some("is not in force")),
-        ("required-hooks = [\"other.json\"]", Some("not found in")),
-        ("required-hooks = [\"/etc/a.json\"]", Some("not found in")),
+        ("required-hooks = [\"other.json\"]", Some("is not among the hooks in force in")),
+        ("required-hooks = [\"/etc/a.json\"]", Some("is not among the hooks in force in")),
     ] {
         let (code, said) = create(&setup, settings);
         assert_eq!(code, Some(if fault.is_some() { 1 } else { 7 }), "{settings}: {said}");

@@ -72,7 +72,10 @@ impl ExecRunner {
             match self.start(batch) {
                 Ok(running) => self.running = Some(running),
                 Err(error) => {
-                    self.report_problem(context, &format!("cannot start a thread: {error}"));
+                    self.report_problem(
+                        context,
+                        &format!("cannot start a thread for the command: {error}"),
+                    );
                 }
             }
         } else if let Some(waiting) = &mut self.waiting {

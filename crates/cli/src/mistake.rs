@@ -10,7 +10,7 @@ const FOUND: [&str; 5] =
     ["unknown field", "unknown variant", "invalid type", "invalid value", "invalid length"];
 
 /// Message if the value cannot be removed from the original message.
-const NOT_EXPECTED: &str = "this value cannot be used here: see `config --default` for what can";
+const NOT_EXPECTED: &str = "invalid value: see the documentation of this setting for valid ones";
 
 /// An error in a TOML file, with its position. Lines and columns count from one, columns in characters.
 #[derive(Debug, thiserror::Error)]
@@ -76,7 +76,7 @@ fn closest<'a>(found: &str, expected: &'a str) -> Option<&'a str> {
 /// Returns the hint that a newer version may know a field, which happens after a downgrade.
 fn newer_version_hint(found: &str) -> &'static str {
     if found == "unknown field" {
-        concat!("; a version newer than this, ", env!("CARGO_PKG_VERSION"), ", may know it")
+        concat!("; a version newer than ", env!("CARGO_PKG_VERSION"), " may support it")
     } else {
         ""
     }
@@ -114,13 +114,13 @@ mod tests {
             (
                 "unknown field `s3cret`, expected `a` or `b`",
                 "s3cret",
-                "unknown field, expected `a` or `b`; a version newer than this, 0.1.0, may know it",
+                "unknown field, expected `a` or `b`; a version newer than 0.1.0 may support it",
             ),
             (
                 "unknown field `Flavor`, expected one of `boot`, `flavors`, `limits`",
                 "Flavor",
                 "unknown field, expected one of `boot`, `flavors`, `limits` (did you mean `flavors`?); \
-                 a version newer than this, 0.1.0, may know it",
+                 a version newer than 0.1.0 may support it",
             ),
             (
                 "unknown variant `allways`, expected `always` or `never`",

@@ -167,7 +167,7 @@ impl NriSession {
         let (REGISTRATION, MessageKind::Response, MessagePayload::Bytes(payload)) =
             (message.stream, message.kind, message.payload)
         else {
-            debug!("skip a message that answers nothing");
+            debug!("skip a message that is not the response to the registration");
             return Ok(());
         };
         let response = Response::decode(&payload[..]).map_err(SessionError::Response)?;
@@ -215,8 +215,9 @@ impl NriSession {
         service: &mut impl PluginService,
     ) -> Result<Vec<u8>, Status> {
         if message.stream.is_multiple_of(2) || message.stream <= self.last_stream {
-            let stream = message.stream;
-            return Err(invalid(format!("invalid stream {stream}: expected a greater odd number")));
+            let (stream, last) = (message.stream, self.last_stream);
+            let text = format!("invalid stream {stream}: expected an odd number above {last}");
+            return Err(invalid(text));
         }
         self.last_stream = message.stream;
         match message.payload {

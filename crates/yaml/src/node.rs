@@ -293,10 +293,10 @@ pub enum YamlProblem {
     Tag(String),
     /// With [`YamlDialect::Go`](super::YamlDialect::Go), a scalar that is not of the type of its
     /// tag, or whose tag `!!NAME` is unknown.
-    #[error("the value is not of the type of its tag {0}")]
+    #[error("the value does not have the type of its tag {0}")]
     Tagged(String),
     /// A merge key `<<` whose value is neither a mapping nor a list of mappings.
-    #[error("`<<` merges a mapping, or a list of mappings")]
+    #[error("expected a mapping, or a list of mappings, as the value of `<<`")]
     Merge,
     /// A mapping key that is not a string.
     #[error("expected a string as key, got {found}{}", if *quote { ": put it in quotes" } else { "" })]

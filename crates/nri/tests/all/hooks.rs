@@ -173,7 +173,8 @@ fn existing_containers_without_their_hooks_are_reported() {
         runtime.call("Synchronize", part(pods, containers, number < 2)).unwrap();
     }
     let log = place.log();
-    let lines: Vec<_> = log.lines().filter(|line| line.contains("exists without hooks")).collect();
+    let lines: Vec<_> =
+        log.lines().filter(|line| line.contains("lacks hooks of files that match it")).collect();
     assert_eq!(lines.len(), 4, "{log}");
     for (line, name) in lines.iter().zip(["one", "early", "two", "late"]) {
         assert!(line.contains(&format!("{name}\"")), "{log}");

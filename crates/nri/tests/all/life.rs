@@ -33,7 +33,7 @@ fn signals_stop_the_plugin_cleanly() {
     assert!(plugin.wait_for_end().0.success());
     assert!(runtime.message().is_none());
     let waiting = place.start_external(&[]);
-    place.wait_for_log("no runtime: wait for it");
+    place.wait_for_log("not connected to a runtime: trying again");
     waiting.signal(Signal::INT);
     assert!(waiting.wait_for_end().0.success());
     let metrics = fs::read_to_string(place.path("metrics.prom")).unwrap();
@@ -57,7 +57,7 @@ fn configuration_of_the_runtime_is_used_and_errors_end_the_plugin() {
     let (_, error) = runtime.configure("strict = true\nstrikt = true\n").unwrap_err();
     assert!(error.contains("configuration of this plugin at 2:1: unknown field"), "{error}");
     let (_, rejected) = runtime.create(None, container("/bin/sh")).unwrap_err();
-    assert_eq!(rejected, "oci-hooks-nri: the plugin is not configured");
+    assert_eq!(rejected, "oci-hooks-nri: the plugin has no valid configuration from the runtime");
     drop(runtime);
     let (status, stderr) = plugin.wait_for_end();
     assert_eq!(status.code(), Some(1));
@@ -69,7 +69,7 @@ fn plugin_connects_and_reconnects_when_the_runtime_appears() {
     let place = PluginDir::new();
     place.hook("a.json", ALWAYS, r#"["poststop"]"#);
     let plugin = place.start_external(&["--name", "mine", "--idx", "07"]);
-    place.wait_for_log("no runtime: wait for it");
+    place.wait_for_log("not connected to a runtime: trying again");
     for round in 0..3 {
         let listener = place.listen();
         let mut runtime = accept(&listener);

@@ -214,7 +214,8 @@ fn restarted_plugin_reports_missed_containers() {
     wait_for_connections(&containerd, 2);
     assert_eq!(run(&containerd, &pod, "guarded-again"), 2);
     let log = plugin_log(&containerd);
-    let reported: Vec<_> = log.lines().filter(|line| line.contains("exists without")).collect();
+    let reported: Vec<_> =
+        log.lines().filter(|line| line.contains("lacks hooks of files that match it")).collect();
     assert_eq!(reported.len(), 1, "{log}");
     assert!(reported[0].contains("\"tests/pod-0/missed\""), "{log}");
     let injected = "hooks of a container container=\"tests/pod-0/guarded-again\"";

@@ -202,7 +202,7 @@ fn precreate_hooks_can_be_turned_off() {
     let (code, said) = create(&setup, "precreate = false");
     assert_eq!(code, Some(7), "{said}");
     assert!(
-        said.contains("level=warning") && said.contains("are disabled in the settings"),
+        said.contains("level=warning") && said.contains("the settings have precreate = false"),
         "{said}"
     );
     assert!(setup.config().contains("/bin/sh"));

@@ -229,7 +229,10 @@ fn errors_have_a_position_and_a_fix() {
             "t.yaml:2:1: duplicate key `spec`, first in line 1: remove one of them",
         ),
         ("spce: {}", "t.yaml:1:1: a template has no field `spce`; did you mean `spec`?"),
-        ("spec:\n  <<: 1", "t.yaml:2:7: `<<` merges a mapping, or a list of mappings"),
+        (
+            "spec:\n  <<: 1",
+            "t.yaml:2:7: expected a mapping, or a list of mappings, as the value of `<<`",
+        ),
         (
             "spec:\n  containers:\n  - name: $job\n    volumeMount: []\n",
             "t.yaml:4:5: spec.containers[0] has no field `volumeMount`; did you mean `volumeMounts`?",

@@ -92,7 +92,7 @@ fn connect(
             Err(error) => {
                 let problem = chain(&plugin.take_failure().unwrap_or(error));
                 if problem != last_problem {
-                    warn!(socket = %path.display(), error = %problem, "no runtime: wait for it");
+                    warn!(socket = %path.display(), error = %problem, "not connected to a runtime: trying again");
                     last_problem = problem;
                 }
             }

@@ -151,7 +151,7 @@ impl HookPlugin {
             self.reload(Monitor::rescan);
         }
         let Some(following) = &self.following else {
-            return Err("the plugin is not configured".to_owned());
+            return Err("the plugin has no valid configuration from the runtime".to_owned());
         };
         if let Some(trouble) = following.trouble.as_ref().filter(|_| self.decider.strict) {
             return Err(format!("cannot watch the hook directories: {trouble}"));
@@ -169,7 +169,7 @@ impl PluginService for HookPlugin {
         let settings = self.flags.with_config(&request.config).map_err(PluginError::from);
         if let Err(problem) = settings.and_then(|settings| self.start(settings)) {
             let message = chain(&problem);
-            error!(error = %message, "cannot use the configuration");
+            error!(error = %message, "cannot use the configuration of this plugin");
             self.failure = Some(problem);
             return Err(message);
         }
@@ -196,7 +196,7 @@ impl PluginService for HookPlugin {
             let files = self.decider.missing(&loaded, pod, container);
             if !files.is_empty() {
                 let name = container_name(pod, container);
-                warn!(container = ?name, id = ?container.id, ?files, "this container exists without hooks that match it");
+                warn!(container = ?name, id = ?container.id, ?files, "this existing container lacks hooks of files that match it");
                 without_hooks += 1;
             }
         }
@@ -245,7 +245,7 @@ fn log_changes(changes: &[FileChange], loaded: &LoadedHooks) {
                 problems.filter(|problem| problem.path == *path).for_each(warn_of);
             }
             ChangeKind::Altered => {
-                warn!(path = %path.display(), "owner, permissions or content changed");
+                warn!(path = %path.display(), "owner, permissions or content of a hook file, of its program or of a directory above changed");
             }
             kind => info!(file = %path.display(), "hook file {}", kind.name()),
         }
@@ -255,7 +255,9 @@ fn log_changes(changes: &[FileChange], loaded: &LoadedHooks) {
 fn warn_of(problem: &LoadProblem) {
     let hint = problem.source.hint();
     let what_nri_does = match hint {
-        Some(_) if is_precreate(problem) => Some("NRI plugins cannot rewrite a configuration"),
+        Some(_) if is_precreate(problem) => {
+            Some("remove the stage precreate: NRI plugins cannot rewrite a configuration")
+        }
         _ => None,
     };
     let hint = what_nri_does.map(str::to_owned).or(hint).unwrap_or_default();

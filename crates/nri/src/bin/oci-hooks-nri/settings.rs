@@ -27,8 +27,8 @@ pub struct PluginSettings {
     #[arg(long)]
     strict: bool,
 
-    /// Leave out hook files whose program does not exist, as podman does, or reject all containers while
-    /// there is one [default: drop]
+    /// Drop hook files whose program does not exist, as podman does, or reject all containers while there is
+    /// one (fail) [default: drop]
     #[arg(long, value_name = "WHAT", value_parser = missing_program())]
     missing_program: Option<MissingProgramPolicy>,
 

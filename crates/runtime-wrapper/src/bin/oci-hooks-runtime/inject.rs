@@ -83,7 +83,7 @@ pub fn inject(
         return write(
             log,
             RuntimeLogLevel::Debug,
-            &format!("{} already has these hooks", path.display()),
+            &format!("{} already has all matching hooks", path.display()),
         );
     }
     // The engine has just written this file without sync: after a power failure it writes a new one
@@ -147,7 +147,7 @@ fn write_report(report: &PipelineReport, log: &RuntimeLog) -> Result<(), InjectE
         )?;
     }
     if report.precreate_skipped {
-        let message = "matching precreate hooks are disabled in the settings";
+        let message = "matching precreate hooks were not run: the settings have precreate = false";
         write(log, RuntimeLogLevel::Warning, message)?;
     }
     for line in report.precreate_lines() {

@@ -80,7 +80,7 @@ pub enum SettingsError {
     #[error(transparent)]
     Read(#[from] PathError),
     // Otherwise, the environment could replace the administrator's hook directories.
-    #[error("{FILE_VARIABLE} is set, but {} exists: unset it, or remove the file", .0.display())]
+    #[error("{FILE_VARIABLE} is set, but {} exists: unset the variable, or remove the file", .0.display())]
     Conflict(PathBuf),
     #[error("{}:{mistake}", path.display())]
     Parse { path: PathBuf, mistake: TomlError },

@@ -179,7 +179,7 @@ pub fn explain_error(
                 hint: advice(),
             },
             error if system.is_rootless() && error.hint().is_some_and(is_permission_hint) => {
-                let hint = format!("run as root; or {}", advice());
+                let hint = format!("run as root; or, for hook files of your own, {}", advice());
                 HooksCommandError::Hinted { error: Box::new(error.into()), hint }
             }
             error => error.into(),

@@ -139,7 +139,7 @@ impl HooksCommandError {
             }
             HooksCommandError::Usage { hint, .. } => simple("usage", None).with_hint(hint.clone()),
             HooksCommandError::NoContainer { .. } => simple("no-container", None)
-                .with_hint("run it as the user who runs the container".to_owned()),
+                .with_hint("run oci-hooks as the user who runs the container".to_owned()),
             HooksCommandError::ManyContainers { hint, .. } => {
                 simple("many-containers", None).with_hint(hint.clone())
             }

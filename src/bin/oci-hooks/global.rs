@@ -16,12 +16,12 @@ pub struct GlobalArgs {
     #[arg(long, global = true, value_name = "DIR")]
     pub hooks_dir: Vec<PathBuf>,
 
-    /// Read, match and inject as CONSUMER does [default: the podman in PATH, or
-    /// podman; for the name of a container, its engine]
+    /// Read, match and inject as CONSUMER does [default: the version of the podman in PATH, or else podman 6; for
+    /// the name of a container, its engine]
     #[arg(long = "as", global = true, value_name = "CONSUMER", value_parser = consumer_parser())]
     pub consumer: Option<Consumer>,
 
-    /// Output format on standard output
+    /// Format of results on standard output [default: human; for monitor, json]
     #[arg(long, global = true, value_enum, value_name = "FORMAT")]
     pub format: Option<OutputFormat>,
 

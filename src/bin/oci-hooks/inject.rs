@@ -201,7 +201,7 @@ impl InjectArgs {
                 OciStage::StartContainer => {
                     "it runs inside the container, where oci-hooks is missing"
                 }
-                _ => "its entry in the configuration cannot be wrapped",
+                _ => "its entry in the configuration is invalid",
             };
             context.note(&format!("hook {hook} is not recorded at {stage}: {reason}"));
         }

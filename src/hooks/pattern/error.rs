@@ -94,17 +94,17 @@ impl PatternError {
             PatternErrorKind::PerlSyntax | PatternErrorKind::NamedCapture
                 if begins(&["(?=", "(?!", "(?<=", "(?<!"]) =>
             {
-                "look-around is not supported; say what must match, and use more conditions \
+                "look-around is not supported; write only what must match, and use more conditions \
                  for the rest"
             }
             PatternErrorKind::PerlSyntax if begins(&["(?>"]) => {
-                "atomic groups are not supported; matching never backtracks, so (?: does"
+                "atomic groups are not supported; matching never backtracks, so write (?: instead"
             }
             PatternErrorKind::PerlSyntax if begins(&["(?#"]) => "comments are not supported",
             PatternErrorKind::PerlSyntax if begins(&["(?P="]) => BACKREFERENCE,
             PatternErrorKind::PerlSyntax if begins(&["(?'"]) => "write a named group as (?<name>…)",
             PatternErrorKind::PerlSyntax => {
-                "after (? may stand the flags i, m, s and U, a colon, or a <name>"
+                "(? must be followed by flags (i, m, s, U), a colon, or a <name>"
             }
             PatternErrorKind::NamedCapture => "a name is one or more of A-Z, a-z, 0-9 and _",
             PatternErrorKind::Escape => return escape_hint(fragment),
@@ -116,11 +116,11 @@ impl PatternError {
                  punct, space, upper, word and xdigit"
             }
             PatternErrorKind::CharacterRange => {
-                "a range runs from the lower to the higher character; put - first for itself"
+                "a range runs from the lower to the higher character; put a literal - first"
             }
             PatternErrorKind::NestedRepetition if fragment.ends_with('+') => {
-                "possessive repetition is not supported; matching never backtracks, so a single \
-                 operator does"
+                "possessive repetition is not supported; matching never backtracks, so write a \
+                 single operator"
             }
             PatternErrorKind::NestedRepetition => {
                 "use one repetition operator, or put the inner one in (?:…)"
@@ -137,7 +137,7 @@ impl PatternError {
                 "write .* for any text; this is a regular expression, not a file name pattern"
             }
             PatternErrorKind::MissingRepeatArgument => {
-                "put a backslash before the operator for the character itself"
+                "to match the character of the operator itself, put a backslash before it"
             }
             PatternErrorKind::TrailingBackslash => "write \\\\ for a literal backslash",
             PatternErrorKind::TooDeep | PatternErrorKind::TooLarge => return None,
@@ -162,7 +162,7 @@ fn escape_hint(fragment: &str) -> Option<&'static str> {
         b'h' => Some("write [ \\t] for horizontal space"),
         b'u' | b'x' | b'U' => Some("write a code point as \\x{10FFFF}, in hexadecimal"),
         b'e' => Some("write \\x1b for escape"),
-        _ => Some("put a backslash only before punctuation that is to stand for itself"),
+        _ => Some("put a backslash only before punctuation that is meant literally"),
     }
 }
 

@@ -265,7 +265,7 @@ fn containers_of_crio_are_found_in_its_storage() {
         let ran = engines.explain_configured(&[name]);
         for line in [
             "  container: crio k8s_web_pod_ns_1_0, stopped ({ROOT}/storage/vfs-containers/containers.json)\n",
-            "/userdata/config.json (the storage of `crio config`)\n",
+            "/userdata/config.json (the storage that `crio config` names)\n",
             "  consumer: crio (the container's engine)\n",
             "  hook directories: {ROOT}/usr (`crio config`)\n",
             "  + 10-python.json",

@@ -71,7 +71,7 @@ pub fn find(name: &str, host: &DoctorHost) -> Result<Vec<EngineContainer>, Strin
                 source: list.display().to_string(),
                 config: ContainerConfig::File {
                     path,
-                    by: "the storage of `crio config`".to_owned(),
+                    by: "the storage that `crio config` names".to_owned(),
                 },
                 runtime: None,
             });

@@ -139,7 +139,7 @@ impl DoctorHost {
     pub fn unreadable(&self, name: &'static str, daemon: &str, found: String) -> HostCheck {
         let is_denied = PERMISSION_DENIED.iter().any(|end| found.ends_with(end));
         let hint = match self.is_rootless() && is_denied {
-            true => "run it as root".to_owned(),
+            true => "run `oci-hooks doctor` as root".to_owned(),
             false => format!("correct this error: {daemon} does not start until then"),
         };
         HostCheck::fail(name, found, hint)

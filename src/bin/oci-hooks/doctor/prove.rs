@@ -192,7 +192,7 @@ pub fn checks(host: &DoctorHost, wants: impl Fn(&'static str) -> bool) -> Vec<Ho
         Ok(signals) => signals,
         Err(error) => {
             let found = format!("not proved: cannot catch signals: {error}");
-            return vec![HostCheck::fail("--prove", found, "run it again")];
+            return vec![HostCheck::fail("--prove", found, "run `oci-hooks doctor --prove` again")];
         }
     };
     let mut checks = Vec::new();
@@ -209,7 +209,7 @@ pub fn checks(host: &DoctorHost, wants: impl Fn(&'static str) -> bool) -> Vec<Ho
     }
     for (program, name) in [("crio", "CRI-O --prove"), ("containerd", "containerd --prove")] {
         if wants(program) && host.program(program).is_some() {
-            let found = "not proved: pods need a kubelet";
+            let found = "not proved: only a kubelet starts containers of pods";
             let hint = "start a pod, and pass the id of its container to `oci-hooks explain`";
             checks.push(HostCheck::warn(name, found, hint));
         }
@@ -225,7 +225,8 @@ fn check(
     signals: &StopSignals,
     host: &DoctorHost,
 ) -> HostCheck {
-    let interrupted = || HostCheck::fail(name, "not proved: interrupted", "run it again");
+    let interrupted =
+        || HostCheck::fail(name, "not proved: interrupted", "run `oci-hooks doctor --prove` again");
     if signals.is_stopping() {
         return interrupted();
     }
@@ -241,7 +242,7 @@ fn check(
         Ok(hook) => hook,
         Err(error) => {
             let found = format!("not proved: cannot install a hook in {}: {error}", dir.display());
-            return HostCheck::warn(name, found, "run it as root");
+            return HostCheck::warn(name, found, "run `oci-hooks doctor --prove` as root");
         }
     };
     let (id, file) = (hook.name.clone(), hook.file.display().to_string());

@@ -50,7 +50,7 @@ pub struct PluginArgs {
     #[command(flatten)]
     pub settings: PluginSettings,
 
-    /// Socket of the runtime
+    /// Unix socket on which the runtime listens for NRI plugins
     #[arg(long, value_name = "PATH", default_value = SOCKET)]
     pub socket: PathBuf,
 

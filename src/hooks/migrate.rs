@@ -118,7 +118,7 @@ impl fmt::Display for MigrationNote {
             }
             MigrationNote::RunsTwice { conditions } => write!(
                 f,
-                "any of {} was enough; 1.0.0 needs a file for each, and a container that meets \
+                "in 0.1.0, any of {} was enough; 1.0.0 needs a file for each, and a container that meets \
                  several now gets the hook several times",
                 names(conditions)
             ),

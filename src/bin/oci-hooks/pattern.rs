@@ -38,7 +38,7 @@ pub struct PatternArgs {
     #[arg(value_name = "TEXT")]
     texts: Vec<String>,
 
-    /// Read pattern/text pairs from standard input
+    /// Read JSON objects, each with a pattern and its texts, from the lines of standard input
     #[arg(long, conflicts_with_all = ["pattern", "texts"])]
     batch: bool,
 }

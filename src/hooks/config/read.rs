@@ -180,7 +180,9 @@ pub enum ConfigError {
         location: TextLocation,
     },
     /// A relevant key is repeated or in another case: runtimes disagree on its meaning.
-    #[error("key {key:?} is ambiguous")]
+    #[error(
+        "key {key:?} is ambiguous: runtimes disagree about keys that are repeated or in another case"
+    )]
     Ambiguous { key: String, location: TextLocation },
 }
 

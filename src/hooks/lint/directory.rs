@@ -227,7 +227,7 @@ impl<'o> Linter<'o> {
             finding.hint("neither masks the other, and their order is random").add_related(
                 &other,
                 None,
-                "this is the other file",
+                "file whose name differs only in case",
             );
             self.files[at].findings.push(finding);
         }

@@ -64,7 +64,7 @@ a directory of higher precedence such a link does not mask the hook of its name 
          cat: /opt/gpu/hook.json: No such file or directory",
     ),
     good: RuleExample::Shell("$ rm /etc/containers/oci/hooks.d/gpu.json"),
-    fix: FixPolicy::Manual("the target may come back"),
+    fix: FixPolicy::Manual("the target of the link may be created later"),
 };
 
 pub static IGNORED_NAME: LintRule = LintRule {

@@ -139,7 +139,7 @@ annotation there is. It comes from files written by programs that escape once to
     bad: hook_example!(when: r#"{"annotations": {"^com\\\\.example\\\\.gpu$": "^all$"}}"#),
     good: GOOD_ANNOTATION,
     fix: FixPolicy::Automatic(
-        "two of the four backslashes are removed where an escape is left that Go knows: no annotation or \
+        "two of the four backslashes are removed if the rest is an escape that Go knows: no annotation or \
          command has a backslash before such a character",
     ),
 };

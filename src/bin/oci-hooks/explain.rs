@@ -36,9 +36,9 @@ Examples:
   oci-hooks explain --hook oci-nvidia-hook.json /run/bundle
   oci-hooks explain --consumers config.json
 
-A name that is also a path is read as a path, unless --engine is given. Engines are asked by
-podman, docker, crio and ctr. Without --as and --hooks-dir, the container's engine decides which
-hook files are read, and how.
+A name that is also a path is read as a path, unless --engine is given. Containers are looked up
+with podman, docker, crio and ctr. Without --as and --hooks-dir, the container's engine decides
+which hook files are read, and how.
 
 Exit status is 1 when no hook (with --hook: none of those named) would be injected.")]
 pub struct ExplainArgs {

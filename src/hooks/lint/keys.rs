@@ -130,8 +130,8 @@ fn place_of(key: &str, place: ObjectKind) -> Option<&'static str> {
         (ObjectKind::Root, "path" | "env" | "timeout") => "move it into `hook`",
         (ObjectKind::Root, "hooks") => "a hook file has one `hook`; `hooks` is for config.json",
         (ObjectKind::OldRoot, "when") => {
-            "`when` is of version 1.0.0, and this is read as 0.1.0: `cmds`, `annotations` and \
-             `hasbindmounts` stand beside `hook` there"
+            "`when` is a key of version 1.0.0, but the file is read as 0.1.0, where `cmds`, `annotations` and \
+             `hasbindmounts` are next to `hook`"
         }
         (ObjectKind::OldRoot, "env" | "timeout") => {
             "version 0.1.0 does not have this key; version 1.0.0 does"

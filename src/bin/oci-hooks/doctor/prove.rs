@@ -99,7 +99,9 @@ impl TemporaryHook {
         DirBuilder::new().mode(0o700).create(&dir)?;
         let file = hooks_dir.join(format!("{name}.json"));
         let mut hook = TemporaryHook { name, file, is_installed: false, own: open_own(&dir), dir };
-        hook.own.as_ref().ok_or(io::ErrorKind::NotFound)?.try_lock()?;
+        let own = hook.own.as_ref();
+        own.ok_or_else(|| io::Error::other("the temporary directory cannot be opened"))?
+            .try_lock()?;
         // An empty archive is 1024 zeros.
         fs::write(hook.dir.join(IMAGE), [0; 1024])?;
         let output = hook.dir.join(OUTPUT);

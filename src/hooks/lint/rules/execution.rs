@@ -23,8 +23,8 @@ and the container fails with \"no such file or directory\"; `env` looks for \"py
     bad: RuleExample::Shell("$ head -1 /usr/bin/gpu-hook | cat -A\n#!/bin/sh^M$"),
     good: GOOD_SCRIPT,
     fix: FixPolicy::Automatic(
-        "LF is written in the program if all its lines end in CRLF, as it never ran; programs that other users can \
-         change are left alone",
+        "the lines of the program are changed to LF if all of them end in CRLF: it never ran before; programs that \
+         other users can change are not changed",
     ),
 };
 

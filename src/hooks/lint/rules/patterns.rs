@@ -103,7 +103,7 @@ pub static UNANCHORED_PATTERN: LintRule = LintRule {
     explanation: "\
 podman and CRI-O search: a pattern matches if any part of the text does. \"true\" matches the value
 \"untrue\", and \"/usr/bin/python\" the command /usr/bin/python3-config. Write ^ and $ around what is to be
-the whole; write .* where anything may stand. Patterns anchored at one end are taken as meant.",
+the whole; write .* where anything may stand. Patterns anchored at one end are not reported.",
     bad: hook_example!(when: r#"{"annotations": {"^com\\.example\\.gpu$": "all"}}"#),
     good: GOOD_ANNOTATION,
     fix: FixPolicy::Manual("matching a part may be wanted"),

@@ -129,10 +129,10 @@ pub static WRONG_ARGS0: LintRule = LintRule {
     explanation: "\
 \"args\" is the whole argument vector: args[0] is what the program sees as its own name, and the first real
 argument is args[1]. Where the program's name is missing, its first argument is lost. Programs that act by
-their name, such as busybox, are left alone.",
+their name, such as busybox, are not reported.",
     bad: hook_example!(hook: r#"{"path": "/usr/bin/gpu-hook", "args": ["--all"]}"#),
     good: hook_example!(hook: r#"{"path": "/usr/bin/gpu-hook", "args": ["gpu-hook", "--all"]}"#),
-    fix: FixPolicy::Manual("the name may be missing or misspelt, or meant as it is"),
+    fix: FixPolicy::Manual("the name may be missing, misspelt or intended"),
 };
 
 pub static MISSING_TIMEOUT: LintRule = LintRule {

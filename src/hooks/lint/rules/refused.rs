@@ -156,7 +156,7 @@ known field makes it reject the whole file, even if a later duplicate of the fie
     good: GOOD,
     fix: FixPolicy::Automatic(
         "quotes around true, false and integers are removed, those missing in lists of strings and \
-         annotations added, and a single string is put into a list; other types are left alone",
+         annotations added, and a single string is put into a list; other types are not changed",
     ),
 };
 

@@ -18,7 +18,7 @@ sign or x- and \"comment\" are taken for remarks and not reported.",
     good: hook_example!(hook: r#"{"path": "/usr/bin/gpu-hook", "timeout": 5}"#),
     fix: FixPolicy::Automatic(
         "a key one or two letters away from one that is missing is corrected, if the file still loads \
-         then; a key with another meaning, such as `args` in `when`, is left to its author",
+         then; a key with another meaning, such as `args` in `when`, is not changed",
     ),
 };
 

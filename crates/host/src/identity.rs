@@ -208,12 +208,13 @@ impl PidNamespace {
     }
 }
 
-/// Waits for a process to end, given its pidfd; returns whether it ended before the timeout.
-pub fn wait(pidfd: &OwnedFd, timeout: Duration) -> io::Result<bool> {
+/// Waits until a descriptor is readable, as a pidfd is once its process has ended; returns whether it is before the
+/// timeout.
+pub fn wait(file: &OwnedFd, timeout: Duration) -> io::Result<bool> {
     let end = Instant::now() + timeout;
     loop {
         let left = Timespec::try_from(end.saturating_duration_since(Instant::now())).ok();
-        match poll(&mut [PollFd::new(pidfd, PollFlags::IN)], left.as_ref()) {
+        match poll(&mut [PollFd::new(file, PollFlags::IN)], left.as_ref()) {
             Ok(ready) => return Ok(ready > 0),
             Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),

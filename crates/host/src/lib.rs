@@ -25,7 +25,6 @@ pub mod share;
 pub mod thread;
 pub mod trash;
 pub mod tree;
-pub mod uplink;
 pub mod usage;
 pub mod userns;
 pub mod users;

@@ -6,9 +6,9 @@ use std::net::IpAddr;
 use oci_hooks_files::fs::{PathError, ReadError, ReplaceError};
 use oci_hooks_files::process::RunError;
 use oci_hooks_files::record::RecordError;
-use oci_hooks_host::uplink::UplinkError;
 
 use super::port::PortProtocol;
+use super::uplink_program::UplinkError;
 
 /// Errors of creating, using or removing a network.
 #[derive(Debug, thiserror::Error)]

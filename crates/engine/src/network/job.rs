@@ -12,7 +12,6 @@ use oci_hooks_host::netns;
 use oci_hooks_host::privilege::host_network;
 use oci_hooks_host::removal::remove_tree;
 use oci_hooks_host::thread::{ConcurrentWork, spawn_or_call};
-use oci_hooks_host::uplink::UplinkChoice;
 use oci_hooks_host::userns::{NamespaceMapping, PrivateIds};
 
 use super::error::NetworkError;
@@ -30,6 +29,7 @@ use super::request::{
 use super::reserve::{TakenPorts, check_rights, in_use_error, is_taken, reserve};
 use super::subnet::AddressPair;
 use super::uplink::{self, UplinkStart};
+use super::uplink_program::UplinkChoice;
 
 /// An existing network.
 ///

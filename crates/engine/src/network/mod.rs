@@ -29,6 +29,7 @@ mod reserve;
 mod subnet;
 mod trace;
 mod uplink;
+mod uplink_program;
 
 pub use error::NetworkError;
 pub use forward_test::{remove_test_network, test_forwarding};
@@ -41,3 +42,4 @@ pub use request::{
 pub use subnet::{Subnet, SubnetError};
 pub use trace::{DroppingChain, ForwardResult};
 pub use uplink::{ATTEMPTS, UplinkTestResult, test_uplink};
+pub use uplink_program::{TUN, Uplink, UplinkChoice, UplinkError};

@@ -9,7 +9,6 @@ use std::{fs, io};
 use ipnet::{Ipv4Net, Ipv6Net};
 use oci_hooks_files::fs::PathContext as _;
 use oci_hooks_host::privilege::host_network;
-use oci_hooks_host::uplink::{Uplink, UplinkChoice, UplinkKind};
 use serde::{Deserialize, Serialize};
 
 use super::error::NetworkError;
@@ -17,6 +16,7 @@ use super::interface::InterfaceName;
 use super::netlink::{self, RouteTable};
 use super::port::PortMapping;
 use super::request::NetworkOptions;
+use super::uplink_program::{Uplink, UplinkChoice, UplinkKind};
 
 /// Interface of the uplink program in the rootless user's network namespace.
 pub const DEVICE: &str = "uplink0";

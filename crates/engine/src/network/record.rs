@@ -11,7 +11,6 @@ use oci_hooks_files::fs::{
 use oci_hooks_files::lock::{FileLock, LOCK_TIMEOUT};
 use oci_hooks_files::record::{RecordError, decode, encode};
 use oci_hooks_host::removal::repair_lock_file;
-use oci_hooks_host::uplink;
 use oci_hooks_host::userns::PrivateIds;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -24,6 +23,7 @@ use super::outside::{OutsideHost, UplinkRecord};
 use super::port::PublishedPort;
 use super::request::{NetworkOptions, NetworkRequest};
 use super::subnet::{AddressPlan, CONTAINERS, Subnet};
+use super::uplink_program;
 
 /// Record of a network, in its directory.
 pub const RECORD: &str = "record.json";
@@ -160,7 +160,7 @@ pub fn claim(
     };
     let has_own_network = options.privilege.has_own_network();
     let mtu = match routes.defaults.first().filter(|_| !has_own_network) {
-        None if has_own_network => uplink::MTU,
+        None if has_own_network => uplink_program::MTU,
         link => link.and_then(|link| mtu(link)).unwrap_or(MTU).min(MTU),
     };
     let uplinks = match has_own_network {

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use ipnet::{Ipv4Net, Ipv6Net};
 use oci_hooks_host::privilege::Privilege;
-use oci_hooks_host::uplink::UplinkChoice;
 
 use super::interface::InterfaceName;
 use super::port::{PortMapping, PublishedPort};
 use super::subnet::Subnet;
+use super::uplink_program::UplinkChoice;
 
 /// A network to create.
 #[derive(Clone, Debug)]

@@ -18,15 +18,13 @@ use oci_hooks_files::record::{RecordError, decode, encode};
 use oci_hooks_host::identity::ProcessIdentity;
 use oci_hooks_host::netns;
 use oci_hooks_host::privilege::host_network;
-use oci_hooks_host::uplink::{
-    ForwardTransport, Gateway4, Gateway6, PortForward, Uplink, UplinkChoice, UplinkRequest,
-};
 
 use super::error::NetworkError;
 use super::outside::{DEVICE, UplinkRecord, listened_on, source};
-use super::port::{PortProtocol, PublishedPort};
+use super::port::PublishedPort;
 use super::record::{EndpointRecord, NetworkRecord, directory, records};
 use super::request::NetworkOptions;
+use super::uplink_program::{Gateway4, Gateway6, PortForward, Uplink, UplinkChoice, UplinkRequest};
 
 /// File at which the rootless user's network namespace is pinned, by which the uplink program
 /// enters it. The pins of containers beside it have other names.
@@ -50,12 +48,9 @@ fn port_forwards(
     uplink: &UplinkRecord,
 ) -> Result<Vec<PortForward>, NetworkError> {
     let listen = |published: &PublishedPort| -> Vec<PortForward> {
-        let transport = match published.protocol {
-            PortProtocol::Tcp => ForwardTransport::Tcp,
-            PortProtocol::Udp => ForwardTransport::Udp,
-        };
+        let PublishedPort { protocol, host_port: port, .. } = *published;
         let addresses = listened_on(published.host_ip, uplink);
-        let forward = |address| PortForward { transport, address, port: published.host_port };
+        let forward = |address| PortForward { protocol, address, port };
         addresses.into_iter().map(forward).collect()
     };
     let networks = records(options)?.known;

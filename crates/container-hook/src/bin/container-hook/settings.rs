@@ -12,7 +12,7 @@ use container_hook_job::kubernetes::KubernetesSettings;
 use container_hook_job::policy::{Policy, Preset};
 use container_hook_job::template::TemplateSettings;
 use ipnet::{Ipv4Net, Ipv6Net};
-use oci_hooks_engine::network::{InterfaceName, Subnet};
+use oci_hooks_engine::network::{InterfaceName, Subnet, UplinkChoice};
 use oci_hooks_engine_cli::host::HostSections;
 use oci_hooks_engine_cli::paths::DefaultPaths;
 use oci_hooks_engine_cli::sections::{
@@ -22,7 +22,6 @@ use oci_hooks_engine_cli::sections::{
 use oci_hooks_engine_cli::settings_file::{FileSettings, LoadedSettings, SettingsError};
 use oci_hooks_files::quantity::ByteSize;
 use oci_hooks_files::text;
-use oci_hooks_host::uplink::UplinkChoice;
 use serde::{Deserialize, Serialize};
 
 pub use backend::{BackendKind, BackendSection};

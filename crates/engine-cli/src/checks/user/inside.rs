@@ -1,6 +1,6 @@
 //! Checks that run inside the namespaces of a rootless job.
 
-use oci_hooks_host::uplink::UplinkChoice;
+use oci_hooks_engine::network::UplinkChoice;
 
 use super::super::super::host::HostSections;
 use super::super::{HostCheck, network, storage};

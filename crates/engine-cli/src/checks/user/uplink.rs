@@ -1,8 +1,9 @@
 //! Uplink of rootless jobs: pasta or slirp4netns.
 
-use oci_hooks_engine::network::{ATTEMPTS, NetworkError, UplinkTestResult, test_uplink};
+use oci_hooks_engine::network::{
+    ATTEMPTS, NetworkError, TUN, Uplink, UplinkChoice, UplinkError, UplinkTestResult, test_uplink,
+};
 use oci_hooks_files::error::chain;
-use oci_hooks_host::uplink::{TUN, Uplink, UplinkChoice, UplinkError};
 
 use super::super::super::sections::StoreSection;
 use super::super::HostCheck;

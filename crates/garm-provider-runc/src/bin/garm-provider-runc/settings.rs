@@ -10,7 +10,7 @@ use garm_provider_runc::{
     LogSettings, MountSettings, NetworkSettings, ProviderSettings, ProxySettings,
 };
 use ipnet::{Ipv4Net, Ipv6Net};
-use oci_hooks_engine::network::{InterfaceName, NetworkOptions, Subnet};
+use oci_hooks_engine::network::{InterfaceName, NetworkOptions, Subnet, UplinkChoice};
 use oci_hooks_engine_cli::host::{HostError, HostSections};
 use oci_hooks_engine_cli::paths::DefaultPaths;
 use oci_hooks_engine_cli::sections::{
@@ -20,7 +20,6 @@ use oci_hooks_engine_cli::sections::{
 use oci_hooks_engine_cli::settings_file::{FileSettings, LoadedSettings, SettingsError};
 use oci_hooks_files::fs::read_bounded;
 use oci_hooks_files::text;
-use oci_hooks_host::uplink::UplinkChoice;
 use serde::{Deserialize, Serialize};
 
 /// Default settings file, which may be missing.

@@ -8,31 +8,26 @@ use std::time::Duration;
 
 use oci_hooks_files::fs::{PathContext as _, remove_if_there};
 use oci_hooks_files::process::{ChildProgram, ProgramEnd};
+use oci_hooks_host::identity::ProcessIdentity;
 
-use super::{MTU, PREFIX, Uplink, UplinkError, UplinkKind, slirp4netns};
-use crate::identity::ProcessIdentity;
+use super::super::port::PortProtocol;
+use super::super::subnet::AddressPlan;
+use super::{MTU, Uplink, UplinkError, UplinkKind, slirp4netns};
 
 /// Time limit for an uplink program to start.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The transport protocol of a forwarded port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ForwardTransport {
-    Tcp,
-    Udp,
-}
-
 /// A port of the host that is forwarded to the same port in the namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortForward {
-    pub transport: ForwardTransport,
+    pub protocol: PortProtocol,
     /// Address of the host to listen on.
     pub address: IpAddr,
     pub port: u16,
 }
 
 /// The IPv4 network between an uplink program and the namespace. All three addresses have the same prefix of
-/// [`PREFIX`] bits, and end with 100, 2 and 3, which are fixed in slirp4netns.
+/// [`AddressPlan::PREFIX`] bits, and end with 100, 2 and 3, which are fixed in slirp4netns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gateway4 {
     pub inside: Ipv4Addr,
@@ -147,17 +142,17 @@ fn arguments(request: &UplinkRequest<'_>, pid: &Path) -> Vec<OsString> {
     option("--ns-ifname", request.device.as_ref());
     option("--mtu", MTU.to_string().as_ref());
     option("--address", request.v4.inside.to_string().as_ref());
-    option("--netmask", PREFIX.to_string().as_ref());
+    option("--netmask", AddressPlan::PREFIX.to_string().as_ref());
     option("--gateway", request.v4.gateway.to_string().as_ref());
     option("--dns-forward", request.v4.resolver.to_string().as_ref());
     if let Some(v6) = request.v6 {
         option("--address", v6.inside.to_string().as_ref());
         option("--gateway", v6.gateway.to_string().as_ref());
     }
-    for (name, transport) in
-        [("--tcp-ports", ForwardTransport::Tcp), ("--udp-ports", ForwardTransport::Udp)]
+    for (name, protocol) in [("--tcp-ports", PortProtocol::Tcp), ("--udp-ports", PortProtocol::Udp)]
     {
-        let forwards = request.forwards.iter().filter(|forward| forward.transport == transport);
+        let forwards = request.forwards.iter().filter(|forward| forward.protocol == protocol);
+        let spec = |forward: &PortForward| format!("{}/{}", forward.address, forward.port);
         let mut specs: Vec<_> = forwards.map(spec).collect();
         if specs.is_empty() {
             specs.push("none".to_owned());
@@ -173,12 +168,4 @@ fn arguments(request: &UplinkRequest<'_>, pid: &Path) -> Vec<OsString> {
         all.push("--ipv4-only".into());
     }
     all
-}
-
-/// Returns the port specification of pasta.
-fn spec(forward: &PortForward) -> String {
-    match forward.address {
-        IpAddr::V4(address) => format!("{address}/{}", forward.port),
-        IpAddr::V6(address) => format!("{address}/{}", forward.port),
-    }
 }

@@ -19,18 +19,13 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 pub use error::UplinkError;
-pub use find::{UplinkChoice, UplinkChoiceError};
-pub use start::{ForwardTransport, Gateway4, Gateway6, PortForward, UplinkRequest};
-pub use version::UplinkVersion;
+pub use find::UplinkChoice;
+pub use start::{Gateway4, Gateway6, PortForward, UplinkRequest};
+use version::UplinkVersion;
 
 /// MTU of an uplink in bytes. Each packet costs the program one or two system calls, so that large packets increase
 /// throughput; both programs support this size.
 pub const MTU: u32 = 65520;
-
-/// Length of the IPv4 prefix of the network between the uplink program and the namespace.
-pub const PREFIX: u8 = 24;
-/// Length of the IPv6 prefix of the network between the uplink program and the namespace.
-pub const PREFIX6: u8 = 64;
 
 /// The kernel's device with which both programs create their tap device.
 pub const TUN: &str = "/dev/net/tun";
@@ -53,7 +48,7 @@ impl UplinkKind {
     }
 
     /// Returns the package that contains the program in most distributions.
-    pub fn package(self) -> &'static str {
+    fn package(self) -> &'static str {
         match self {
             UplinkKind::Pasta => "passt",
             UplinkKind::Slirp4netns => "slirp4netns",

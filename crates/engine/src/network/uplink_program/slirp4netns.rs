@@ -4,18 +4,18 @@
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::net::Shutdown;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use oci_hooks_files::beneath::descriptor_path;
 use oci_hooks_files::fs::{PathContext as _, remove_if_there};
 use oci_hooks_files::spawn::pass_descriptor_as;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use oci_hooks_host::identity::{ProcessIdentity, wait};
 use rustix::fs::{
     CWD, MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create, openat,
 };
@@ -24,9 +24,9 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::start::{ForwardTransport, PortForward, TIMEOUT, UplinkRequest, to_one_line};
-use super::{MTU, PREFIX, UplinkError, UplinkKind};
-use crate::identity::ProcessIdentity;
+use super::super::subnet::AddressPlan;
+use super::start::{PortForward, TIMEOUT, UplinkRequest, to_one_line};
+use super::{MTU, UplinkError, UplinkKind};
 
 /// Name of the API socket in [`UplinkRequest::directory`]. It is used as a relative path: a full
 /// path may exceed the limit of socket addresses.
@@ -122,7 +122,7 @@ fn arguments(request: &UplinkRequest<'_>) -> Vec<String> {
     let mut all = vec![
         "--configure".to_owned(),
         format!("--mtu={MTU}"),
-        format!("--cidr={network}/{PREFIX}"),
+        format!("--cidr={network}/{}", AddressPlan::PREFIX),
         "--disable-host-loopback".to_owned(),
         "--netns-type=path".to_owned(),
         format!("--ready-fd={READY}"),
@@ -155,16 +155,7 @@ fn read_output(output: &File) -> Vec<u8> {
 
 /// Waits until the program reports that it is ready; returns false if it ends instead.
 fn is_ready(ready: &OwnedFd) -> io::Result<bool> {
-    let end = Instant::now() + TIMEOUT;
-    loop {
-        let left = Timespec::try_from(end.saturating_duration_since(Instant::now())).ok();
-        match poll(&mut [PollFd::new(ready, PollFlags::IN)], left.as_ref()) {
-            Ok(0) => return Ok(false),
-            Ok(_) => return Ok(rustix::io::read(ready.as_fd(), &mut [0; 1])? == 1),
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
+    Ok(wait(ready, TIMEOUT)? && rustix::io::read(ready, &mut [0; 1])? == 1)
 }
 
 /// An answer on the API socket.
@@ -214,10 +205,7 @@ fn ask(
     let question = json!({
         "execute": "add_hostfwd",
         "arguments": {
-            "proto": match forward.transport {
-                ForwardTransport::Tcp => "tcp",
-                ForwardTransport::Udp => "udp",
-            },
+            "proto": forward.protocol,
             "host_addr": forward.address.to_string(),
             "host_port": forward.port,
             "guest_addr": request.v4.inside.to_string(),

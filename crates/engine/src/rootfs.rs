@@ -5,6 +5,8 @@
 //! container; [`unmount()`] removes it, and may be called repeatedly. A [`LayerStack`] reads layers that are not
 //! mounted.
 
+mod overlay;
+
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File};
@@ -19,7 +21,7 @@ use oci_hooks_files::fs::{PathContext as _, PathError};
 use oci_hooks_files::rollback::Rollback;
 use oci_hooks_host::detached::{DetachedMount, MountAttributes, MountDepth};
 use oci_hooks_host::host_file::HostFile;
-use oci_hooks_host::mount::{OverlayMount, UpperLayer, run_in_new_namespace};
+use oci_hooks_host::mount::run_in_new_namespace;
 use oci_hooks_host::privilege::Privilege;
 use oci_hooks_host::removal::remove_tree;
 use oci_hooks_host::tree::{self, CopyOptions, CopyPurpose, OwnerShift};
@@ -27,6 +29,8 @@ use oci_hooks_host::userns::PrivateIds;
 use oci_hooks_host::{mount as sys_mount, netns};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, readlinkat, statat};
 use rustix::io::Errno;
+
+use overlay::{OverlayMount, UpperLayer, attach_overlay};
 
 /// A root file system to make.
 #[derive(Clone, Copy, Debug)]
@@ -197,7 +201,7 @@ fn mount_overlay(request: &RootfsRequest<'_>, merged: &Path) -> Result<(), PathE
                 let lowers = map_layers(&lowers, users, &dir)?;
                 OverlayMount { lowers: &lowers, upper, attributes }.make(merged)
             })?;
-            sys_mount::attach_overlay(overlay.as_fd(), merged)?;
+            attach_overlay(overlay.as_fd(), merged)?;
         }
     }
     undo.disarm();

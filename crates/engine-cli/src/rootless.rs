@@ -21,10 +21,10 @@ use oci_hooks_files::spawn::memory_file;
 use oci_hooks_host::identity::ProcessIdentity;
 use oci_hooks_host::privilege::{
     ChildHandle, ForkSide, IdMaps, InsideProcess, Privilege, enter_new, exit_at_once,
-    missing_in_container,
 };
 pub use pause_processes::{FoundPauseProcess, PauseError, PauseProcesses, PauseRecord};
 
+use super::checks::user::nesting::missing_in_container;
 use super::checks::user::service::missing_in_unit;
 use super::sections::{StoreSection, StoreView};
 

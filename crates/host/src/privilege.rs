@@ -10,7 +10,6 @@ mod enter;
 mod error;
 pub mod host_network;
 mod map;
-mod nesting;
 mod owners;
 mod pause;
 mod ranges;
@@ -20,11 +19,11 @@ use std::path::Path;
 use std::{io, ops};
 
 pub use cgroup::DelegatedCgroup;
-pub use clone::{exit_at_once, use_root};
+pub use clone::exit_at_once;
+pub(crate) use clone::use_root;
 pub use enter::{ChildHandle, ForkSide, InsideProcess, enter_new};
 pub use error::PrivilegeError;
 pub use map::{IdMaps, find_id_map_program};
-pub use nesting::{is_in_container, missing_in_container, unit_options_hiding_proc};
 pub use pause::{NewPauseProcess, PauseProcess};
 pub use ranges::{MappedIds, SubordinateIds, SubordinateRange};
 

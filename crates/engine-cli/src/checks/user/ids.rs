@@ -179,9 +179,12 @@ struct IdMapProgram {
     set: &'static str,
 }
 
+pub(super) const SETGID: u32 = 6;
+pub(super) const SETUID: u32 = 7;
+
 const PROGRAMS: [IdMapProgram; 2] = [
-    IdMapProgram { name: "newuidmap", capability: 7, set: "cap_setuid" },
-    IdMapProgram { name: "newgidmap", capability: 6, set: "cap_setgid" },
+    IdMapProgram { name: "newuidmap", capability: SETUID, set: "cap_setuid" },
+    IdMapProgram { name: "newgidmap", capability: SETGID, set: "cap_setgid" },
 ];
 
 /// Returns whether this process is in a user namespace other than the host's, where root is another user.
@@ -242,7 +245,7 @@ pub fn has_no_new_privileges(status: &Path) -> bool {
 
 /// Mechanism that gives a program more privilege than its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ProgramPrivilege {
+pub(super) enum ProgramPrivilege {
     None,
     SetUser,
     Capabilities,
@@ -258,7 +261,7 @@ impl ProgramPrivilege {
     }
 }
 
-fn program_privilege(path: &Path, capability: u32) -> ProgramPrivilege {
+pub(super) fn program_privilege(path: &Path, capability: u32) -> ProgramPrivilege {
     let mut value = [0; 64];
     let length = rustix::fs::getxattr(path, "security.capability", &mut value).unwrap_or_default();
     if permits_capability(&value[..length], capability) {

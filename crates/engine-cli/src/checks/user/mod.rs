@@ -5,6 +5,7 @@
 pub mod ids;
 pub mod inside;
 pub mod namespaces;
+pub(crate) mod nesting;
 pub mod places;
 pub mod service;
 mod uplink;

@@ -5,11 +5,10 @@ use std::path::Path;
 use std::{fs, io};
 
 use oci_hooks_files::error::chain;
-use oci_hooks_host::privilege::{
-    ForkSide, IdMaps, NewPauseProcess, PauseProcess, PrivilegeError, missing_in_container,
-};
+use oci_hooks_host::privilege::{ForkSide, IdMaps, NewPauseProcess, PauseProcess, PrivilegeError};
 
 use super::super::HostCheck;
+use super::nesting::missing_in_container;
 use super::service::missing_in_unit;
 
 const NAME: &str = "user namespaces";

@@ -3,11 +3,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use oci_hooks_host::privilege::{DelegatedCgroup, is_in_container, unit_options_hiding_proc};
+use oci_hooks_host::privilege::DelegatedCgroup;
 
 use super::super::HostCheck;
 use super::super::host::CgroupVersions;
 use super::ids::has_no_new_privileges;
+use super::nesting::{is_in_container, unit_options_hiding_proc};
 
 /// Cgroup controllers that common limits of containers need.
 const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];

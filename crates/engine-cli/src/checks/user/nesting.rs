@@ -4,10 +4,12 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use super::map::find_id_map_program;
+use oci_hooks_engine::network::TUN;
+use oci_hooks_host::privilege::find_id_map_program;
+
+use super::ids::{ProgramPrivilege, SETGID, SETUID, program_privilege};
 
 /// Files by which containers of podman, Docker and Kubernetes are recognised.
 const MARKS: [&str; 3] = ["/run/.containerenv", "/.dockerenv", "/var/run/secrets/kubernetes.io"];
@@ -30,12 +32,6 @@ const KERNEL_TUNABLES: [&str; 14] = [
     "timer_stats",
 ];
 
-const SETGID: u32 = 6;
-const SETUID: u32 = 7;
-
-/// Extended attribute with the file capabilities of a program.
-const FILE_CAPABILITIES: &str = "security.capability";
-
 /// Properties of the container and of this process in it.
 #[derive(Clone, Debug, Default)]
 struct EnclosingContainer {
@@ -44,7 +40,7 @@ struct EnclosingContainer {
     /// Content of `/proc/self/mountinfo`.
     mounts: String,
     has_tun: bool,
-    /// Set if newuidmap has the set-user-ID bit and no file capabilities.
+    /// Set if newuidmap has the set-user-ID bit instead of file capabilities.
     has_setuid_newuidmap: bool,
 }
 
@@ -58,9 +54,9 @@ pub fn missing_in_container() -> Option<String> {
     let missing = EnclosingContainer {
         status: read("/proc/self/status"),
         mounts: read("/proc/self/mountinfo"),
-        has_tun: Path::new("/dev/net/tun").exists(),
+        has_tun: Path::new(TUN).exists(),
         has_setuid_newuidmap: find_id_map_program("newuidmap")
-            .is_some_and(|path| is_setuid_alone(&path)),
+            .is_some_and(|path| program_privilege(&path, SETUID) == ProgramPrivilege::SetUser),
     }
     .missing();
     (!missing.is_empty())
@@ -109,12 +105,6 @@ fn proc_mount_points(mounts: &str) -> impl Iterator<Item = &str> {
 /// Returns the mount points in a `mountinfo` file.
 fn mount_points(mounts: &str) -> impl Iterator<Item = &str> {
     mounts.lines().filter_map(|line| line.split_ascii_whitespace().nth(4))
-}
-
-fn is_setuid_alone(path: &Path) -> bool {
-    let is_setuid = path.metadata().is_ok_and(|found| found.permissions().mode() & 0o4000 != 0);
-    let capabilities = rustix::fs::getxattr(path, FILE_CAPABILITIES, &mut [0_u8; 64][..]);
-    is_setuid && capabilities.is_err()
 }
 
 impl EnclosingContainer {
@@ -204,6 +194,7 @@ mod tests {
             assert!(missing.len() == 1 && missing[0].contains(expected), "{expected}: {missing:?}");
         }
     }
+
     #[test]
     fn options_that_hide_proc_are_named() {
         let of = |mounts: &[(&str, &str)]| {

@@ -13,9 +13,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, geteuid, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
-use super::processes::{read_at_most, read_lossy};
-
-const PROC: &str = "/proc";
+use super::processes::{ProcessSnapshot, read_at_most, read_lossy, status_field};
 
 /// Size from which on the command line of a process is skipped in searches, in bytes.
 const COMMAND_LINE_BYTES: u64 = 64 << 10;
@@ -34,8 +32,7 @@ pub struct ProcessIdentity {
 impl ProcessIdentity {
     /// Returns the identity of the process that has this PID now, if it exists.
     pub fn of(pid: u32) -> Option<Self> {
-        let ProcessStat { start, .. } = stat(Path::new(PROC), pid)?;
-        Some(ProcessIdentity { pid, start })
+        Some(ProcessSnapshot::of(pid)?.identity())
     }
 
     /// Returns the identity of a child, or of an orphan that this process has adopted or soon adopts, by the PID
@@ -95,19 +92,20 @@ impl ProcessIdentity {
 
     /// Returns whether the process exists and is not a zombie.
     pub fn is_running(&self) -> bool {
-        self.is_running_in(Path::new(PROC))
+        self.is_running_in(Path::new("/proc"))
     }
 
     fn is_running_in(&self, proc: &Path) -> bool {
         // An orphan may stay a zombie for seconds if its parent does not reap it at once.
-        stat(proc, self.pid).is_some_and(|now| now.start == self.start && !now.has_ended)
+        let now = ProcessSnapshot::in_proc(proc, self.pid);
+        now.is_some_and(|now| now.start == self.start && !now.is_zombie)
     }
 
     /// Returns whether the process runs and is not exiting: a killed process may exist for a while without
     /// running, as until the kernel has removed its network interface.
     pub fn is_working(&self) -> bool {
-        let now = stat(Path::new(PROC), self.pid);
-        now.is_some_and(|now| now.start == self.start && !now.has_ended && !now.is_ending)
+        let now = ProcessSnapshot::of(self.pid);
+        now.is_some_and(|now| now.start == self.start && !now.is_zombie && !now.is_exiting)
     }
 
     /// Opens a pidfd of the process; `None` if it has ended.
@@ -146,8 +144,8 @@ impl ProcessIdentity {
     /// set-user-ID programs of this user.
     pub fn is_of_this_user(&self) -> bool {
         let status = read_lossy(format!("/proc/{}/status", self.pid)).unwrap_or_default();
-        let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
         let own = geteuid().as_raw().to_string();
+        let ids = status_field(&status, "Uid");
         ids.is_some_and(|ids| ids.split_whitespace().all(|id| id == own)) && self.is_running()
     }
 
@@ -158,7 +156,7 @@ impl ProcessIdentity {
 
     /// Returns the parent process.
     pub fn parent(&self) -> Option<Self> {
-        ProcessIdentity::of(stat(Path::new(PROC), self.pid)?.parent)
+        ProcessIdentity::of(ProcessSnapshot::of(self.pid)?.parent)
     }
 
     /// Returns the command name (`comm`) of the process, at most 15 bytes.
@@ -220,37 +218,6 @@ pub fn wait(file: &OwnedFd, timeout: Duration) -> io::Result<bool> {
             Err(error) => return Err(error.into()),
         }
     }
-}
-
-/// `PF_EXITING` of Linux: the process is exiting.
-const EXITING: u64 = 4;
-
-struct ProcessStat {
-    parent: u32,
-    start: u64,
-    /// Set if all threads have ended.
-    has_ended: bool,
-    is_ending: bool,
-}
-
-/// Reads the state of a process from `PID/stat` below `proc`, see proc_pid_stat(5); `None` if no
-/// process has the PID.
-fn stat(proc: &Path, pid: u32) -> Option<ProcessStat> {
-    let text = read_lossy(proc.join(pid.to_string()).join("stat")).ok()?;
-    // The command name may contain any character; field 3 follows its last parenthesis.
-    let mut fields = text.rsplit_once(") ")?.1.split(' ');
-    // State and flags are those of the first thread, which may end before others.
-    let state = *fields.next()?.as_bytes().first()?;
-    let parent = fields.next()?.parse().ok()?;
-    let flags: u64 = fields.nth(4)?.parse().ok()?;
-    let is_last = fields.nth(10)?.parse::<u32>().ok()? <= 1;
-    let start = fields.nth(1)?.parse().ok()?;
-    Some(ProcessStat {
-        parent,
-        start,
-        has_ended: state == b'Z' && is_last,
-        is_ending: flags & EXITING != 0 && (is_last || state != b'Z'),
-    })
 }
 
 #[cfg(test)]

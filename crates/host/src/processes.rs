@@ -31,7 +31,12 @@ pub struct ProcessSnapshot {
     /// effect only after it; also set if the first thread has ended before others, as the state of
     /// the others is then unknown.
     pub is_blocked: bool,
+    /// Set if the process is exiting.
+    pub(crate) is_exiting: bool,
 }
+
+/// `PF_EXITING` of Linux: the thread is exiting.
+const EXITING: u64 = 4;
 
 impl ProcessSnapshot {
     /// Returns the PID and the start time, which are the same in each snapshot of the process.
@@ -41,7 +46,12 @@ impl ProcessSnapshot {
 
     /// Returns the process with this PID, if it exists.
     pub fn of(pid: u32) -> Option<Self> {
-        let mut file = File::open(format!("/proc/{pid}/stat")).ok()?;
+        ProcessSnapshot::in_proc(Path::new("/proc"), pid)
+    }
+
+    /// Returns the process with this PID in a file system of type `proc`, if it exists.
+    pub(crate) fn in_proc(proc: &Path, pid: u32) -> Option<Self> {
+        let mut file = File::open(proc.join(format!("{pid}/stat"))).ok()?;
         // Larger than the file, which a single call then reads.
         let mut buffer = [0; 1024];
         let length = file.read(&mut buffer).ok()?;
@@ -77,7 +87,7 @@ impl ProcessSnapshot {
 
     /// Returns whether the process exists and is not a zombie.
     pub fn is_running(&self) -> bool {
-        ProcessSnapshot::of(self.pid).is_some_and(|now| now.start == self.start && !now.is_zombie)
+        self.identity().is_running()
     }
 
     /// Returns the environment with which the process was executed, unless the process overwrote it; `None` if it is
@@ -167,13 +177,24 @@ fn parse(pid: u32, stat: &str) -> Option<ProcessSnapshot> {
     let has_ended = matches!(state, "Z" | "X");
     let parent = fields.next()?.parse().ok()?;
     let group = fields.next()?.parse().ok()?;
-    let threads: u32 = fields.nth(14)?.parse().ok()?;
+    let flags: u64 = fields.nth(3)?.parse().ok()?;
+    let threads: u32 = fields.nth(10)?.parse().ok()?;
     let start = fields.nth(1)?.parse().ok()?;
-    // The first thread may have ended while others run.
+    // State and flags are those of the first thread, which may end before others.
     let is_zombie = has_ended && threads <= 1;
     let is_stopped = matches!(state, "T" | "t");
     let is_blocked = state == "D" || has_ended && !is_zombie;
-    Some(ProcessSnapshot { pid, parent, group, start, is_zombie, is_stopped, is_blocked })
+    let is_exiting = flags & EXITING != 0 && (threads <= 1 || !has_ended);
+    Some(ProcessSnapshot {
+        pid,
+        parent,
+        group,
+        start,
+        is_zombie,
+        is_stopped,
+        is_blocked,
+        is_exiting,
+    })
 }
 
 /// Returns whether a process of any user is in a PID namespace below that of `/proc`, such as a container's.
@@ -182,18 +203,22 @@ pub fn is_in_nested_namespace(pid: u32) -> bool {
     status_field(&status, "NSpid").is_some_and(|ids| ids.split_whitespace().count() > 1)
 }
 
+/// Returns whether a process is the first of a PID namespace just below that of `/proc`, given its status.
+pub(crate) fn is_first_of_namespace(status: &str) -> bool {
+    let ids = status_field(status, "NSpid").unwrap_or_default();
+    matches!(ids.split_whitespace().collect::<Vec<_>>()[..], [_, "1"])
+}
+
 /// Returns the value of a field in `/proc/PID/status`, see proc_pid_status(5).
-fn status_field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+pub(crate) fn status_field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     let mut lines = status.lines().filter_map(|line| line.split_once(':'));
     lines.find(|(found, _)| *found == name).map(|(_, value)| value.trim())
 }
 
 fn drops(status: &str, signals: &[i32]) -> bool {
-    let field = |name| status_field(status, name);
-    let ids: Vec<_> = field("NSpid").unwrap_or_default().split_whitespace().collect();
-    let mask = |name| field(name).and_then(|mask| u64::from_str_radix(mask, 16).ok());
+    let mask = |name| u64::from_str_radix(status_field(status, name)?, 16).ok();
     let (Some(caught), Some(blocked)) = (mask("SigCgt"), mask("SigBlk")) else { return false };
-    matches!(ids[..], [_, "1"])
+    is_first_of_namespace(status)
         && signals.iter().all(|signal| (caught | blocked) & (1 << (signal - 1)) == 0)
 }
 
@@ -213,6 +238,7 @@ mod tests {
             is_zombie: false,
             is_stopped: false,
             is_blocked: false,
+            is_exiting: false,
         };
         assert_eq!(found, expected);
         for (state, stopped, blocked) in
@@ -248,6 +274,7 @@ mod tests {
             is_zombie: false,
             is_stopped: false,
             is_blocked: false,
+            is_exiting: false,
         };
         let all = [process(5, 4), process(4, 3), process(9, 1), process(3, 2), process(2, 1)];
         assert_eq!(add_descendants(&all, &HashSet::from([3])), HashSet::from([3, 4, 5]));

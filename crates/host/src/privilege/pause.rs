@@ -40,7 +40,7 @@ use super::map::IdMaps;
 use super::ranges::MappedIds;
 use super::setup::{self, SetupFailure, failure};
 use crate::identity::ProcessIdentity;
-use crate::processes::ProcessSnapshot;
+use crate::processes::{self, ProcessSnapshot, read_lossy};
 use crate::removal::remove_tree;
 
 /// Time that a killed pause process may take to end with all processes below it.
@@ -322,10 +322,7 @@ fn owner(file: &File) -> Option<ProcessIdentity> {
 
 /// Returns whether a process is the init process of a PID namespace just below that of this process.
 fn is_first_of_namespace(proc: &Path) -> bool {
-    let status = std::fs::read_to_string(proc.join("status")).unwrap_or_default();
-    let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
-    let ids: Vec<&str> = ids.unwrap_or_default().split_whitespace().collect();
-    matches!(ids[..], [_, "1"])
+    processes::is_first_of_namespace(&read_lossy(proc.join("status")).unwrap_or_default())
 }
 
 #[cfg(test)]

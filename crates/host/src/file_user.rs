@@ -6,7 +6,7 @@
 
 use std::io;
 
-use rustix::process::Uid;
+use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
 use rustix::thread::set_thread_groups;
 use tracing::debug;
 
@@ -31,31 +31,16 @@ impl FileUser {
 
     fn become_user(&self) -> io::Result<()> {
         debug!(uid = self.uid, gid = self.gid, "use the access of a user");
+        let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
         set_thread_groups(&[])?;
-        set_fsgid(self.gid)?;
-        // Last, because it drops the capabilities that override file permissions.
-        set_fsuid(self.uid)
+        setfsgid(gid);
+        // After the group, because it drops the capabilities that override file permissions.
+        setfsuid(uid);
+        // The calls report no errors, and with an invalid id return the current one.
+        let is_done =
+            setfsgid(Gid::from_raw(u32::MAX)) == gid && setfsuid(Uid::from_raw(u32::MAX)) == uid;
+        if is_done { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
     }
-}
-
-/// Sets the user id by which the calling thread accesses and creates files.
-#[expect(unsafe_code, reason = "rustix has no setfsuid")]
-fn set_fsuid(uid: u32) -> io::Result<()> {
-    // SAFETY: the call takes a number and changes the calling thread only.
-    unsafe { libc::setfsuid(uid) };
-    // setfsuid(2) reports no errors; called with an invalid id, it returns the current one.
-    // SAFETY: as above.
-    let now = unsafe { libc::setfsuid(u32::MAX) };
-    if now.cast_unsigned() == uid { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
-}
-
-#[expect(unsafe_code, reason = "rustix has no setfsgid")]
-fn set_fsgid(gid: u32) -> io::Result<()> {
-    // SAFETY: the call takes a number and changes the calling thread only.
-    unsafe { libc::setfsgid(gid) };
-    // SAFETY: as above.
-    let now = unsafe { libc::setfsgid(u32::MAX) };
-    if now.cast_unsigned() == gid { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
 }
 
 /// Returns the effective user and group id of this process, to which new files belong.

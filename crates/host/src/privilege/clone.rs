@@ -4,6 +4,9 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd as _;
 
+use nix::sys::signal::{SigSet, Signal};
+use nix::unistd::{Gid, Uid, setresgid, setresuid};
+
 use super::error::PrivilegeError;
 
 /// Checks that this process has one thread: a fork copies only the calling thread, and a process with several
@@ -29,14 +32,11 @@ pub fn fork_with(flags: libc::c_int) -> io::Result<Option<u32>> {
 }
 
 /// Sets all user and group ids of the process to 0 in its user namespace.
-#[expect(
-    unsafe_code,
-    reason = "rustix sets the ids of one thread, and leaves those of the file system"
-)]
 pub fn use_root() -> io::Result<()> {
-    // SAFETY: the calls take only numbers.
-    let is_done = unsafe { libc::setresgid(0, 0, 0) == 0 && libc::setresuid(0, 0, 0) == 0 };
-    if is_done { Ok(()) } else { Err(io::Error::last_os_error()) }
+    let (uid, gid) = (Uid::from_raw(0), Gid::from_raw(0));
+    // rustix sets the ids of one thread, and leaves those of the file system.
+    setresgid(gid, gid, gid)?;
+    Ok(setresuid(uid, uid, uid)?)
 }
 
 /// Closes all descriptors except the standard streams and one file.
@@ -53,34 +53,14 @@ pub fn close_others(kept: Option<&File>) {
 }
 
 /// Blocks `SIGCHLD`, so that it stays pending for [`wait_for_child_signal`].
-#[expect(unsafe_code, reason = "rustix has no signal masks")]
 pub fn block_child_signal() {
-    with_child_signal(|set| {
-        // SAFETY: the set lives through the call, and the old one is not asked for.
-        unsafe { libc::sigprocmask(libc::SIG_BLOCK, set, std::ptr::null_mut()) };
-    });
+    // No call with a valid signal fails.
+    let _ = SigSet::from(Signal::SIGCHLD).thread_block();
 }
 
 /// Waits until a child ends, or has ended since [`block_child_signal`] or the last call of this function.
-#[expect(unsafe_code, reason = "rustix has no signal masks")]
 pub fn wait_for_child_signal() {
-    with_child_signal(|set| {
-        let mut signal = 0;
-        // SAFETY: both live through the call.
-        unsafe { libc::sigwait(set, &raw mut signal) };
-    });
-}
-
-#[expect(unsafe_code, reason = "rustix has no signal masks")]
-fn with_child_signal(act: impl FnOnce(*const libc::sigset_t)) {
-    // SAFETY: all zeros is a value of the structure, which the calls fill.
-    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the set lives through the calls.
-    unsafe {
-        libc::sigemptyset(&raw mut set);
-        libc::sigaddset(&raw mut set, libc::SIGCHLD);
-    }
-    act(&raw const set);
+    let _ = SigSet::from(Signal::SIGCHLD).wait();
 }
 
 /// Exits without running exit handlers or flushing buffers, which are copies of the parent's.

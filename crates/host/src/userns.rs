@@ -139,15 +139,6 @@ impl NamespaceMapping {
         NamespaceMapping { uids: ranges(owner.0, user.0), gids: ranges(owner.1, user.1) }
     }
 
-    /// Returns the mapping of one user and one group on disk to others in the mount, and of all other ids to
-    /// themselves.
-    ///
-    /// The ids `view` are unmapped on disk, and the ids `disk` in the mount: if another user's files appear as
-    /// root's, no file of the real root can be created or changed.
-    pub fn for_single_user(disk: (u32, u32), view: (u32, u32)) -> Self {
-        NamespaceMapping { uids: exchange(disk.0, view.0), gids: exchange(disk.1, view.1) }
-    }
-
     /// Creates a user namespace with this mapping, owned by this process's user, and returns its descriptor.
     pub fn namespace(&self) -> io::Result<OwnedFd> {
         self.namespace_of(None)
@@ -189,20 +180,6 @@ enum NewNamespace<'a> {
     },
     /// A network namespace of an existing user namespace.
     NetworkOf(BorrowedFd<'a>),
-}
-
-/// End of the range of valid ids: the kernel reserves the last id for "none".
-const END: u32 = u32::MAX;
-
-fn exchange(disk: u32, view: u32) -> Vec<IdRange> {
-    if disk == view {
-        return vec![IdRange { disk: 0, view: 0, count: END }];
-    }
-    let (low, high) = (disk.min(view), disk.max(view));
-    let same = |from: u32, to: u32| IdRange { disk: from, view: from, count: to - from };
-    let rest = [same(0, low), same(low + 1, high), same(high + 1, END)];
-    let one = IdRange { disk, view, count: 1 };
-    rest.into_iter().filter(|range| range.count > 0).chain([one]).collect()
 }
 
 fn lines(ranges: &[IdRange]) -> String {
@@ -390,20 +367,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_ids_are_exchanged_in_the_mapping() {
-        let range = |disk, view, count| IdRange { disk, view, count };
-        assert_eq!(
-            exchange(1000, 0),
-            [range(1, 1, 999), range(1001, 1001, END - 1001), range(1000, 0, 1)]
-        );
-        assert_eq!(
-            exchange(5, 1000),
-            [range(0, 0, 5), range(6, 6, 994), range(1001, 1001, END - 1001), range(5, 1000, 1)]
-        );
-        assert_eq!(exchange(7, 7), [range(0, 0, END)]);
-    }
-
-    #[test]
     fn runner_is_mapped_to_the_container_user_and_others_to_private_ids() {
         let private = PrivateIds { first: 7000, count: 100 };
         let mapping = NamespaceMapping::owned_by((1000, 1001), (0, 5), 7000, private);
@@ -429,7 +392,8 @@ mod tests {
 
     #[test]
     fn mapping_lines_have_the_kernels_format() {
-        assert_eq!(lines(&exchange(1, 0)), "2 2 4294967293\n1 0 1\n");
+        let range = |disk, view, count| IdRange { disk, view, count };
+        assert_eq!(lines(&[range(2, 3, 4_294_967_293), range(1, 0, 1)]), "2 3 4294967293\n1 0 1\n");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use oci_hooks_files::error::chain;
 use oci_hooks_files::fs::PathContext as _;
 use oci_hooks_host::detached::{DetachedMount, MountAttributes, MountDepth};
 use oci_hooks_host::host_file::HostFile;
-use oci_hooks_host::userns::{self, NamespaceMapping};
+use oci_hooks_host::userns::{self, NamespaceMapping, PrivateIds};
 
 use super::HostCheck;
 use super::storage::run_trial;
@@ -28,7 +28,7 @@ pub fn idmapped_mounts(store: &StoreSection, hint: &str) -> HostCheck {
     let mounted = run_trial(store, |trial| {
         let source = trial.join("source");
         fs::create_dir(&source).with_path("create the directory", &source)?;
-        let namespace = NamespaceMapping::for_single_user((1000, 1000), (0, 0)).namespace()?;
+        let namespace = NamespaceMapping::shifted(PrivateIds::default()).namespace()?;
         let tree = DetachedMount::copy_of(&HostFile::open_trusted(&source)?, MountDepth::Single)?;
         Ok(tree.set(&MountAttributes {
             owners: Some(namespace.as_fd()),

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use tracing::debug;
 
-use self::hierarchy::{MOUNT, hierarchies, poll_until};
+use self::hierarchy::{MOUNT, hierarchies, keep_parents, poll_until};
 
 mod available;
 mod below;
@@ -20,8 +20,8 @@ pub use available::AvailableCgroups;
 pub use below::{ChildCgroup, own_cgroup, remove_recorded};
 pub(crate) use below::{process_cgroup, remove_mounted};
 pub use group::{ContainerGroup, remove_container_cgroup, remove_group};
-pub use hierarchy::{PARENT, keep_parents};
-pub use processes::{LimitEvents, events, limit_processes, process_limit};
+pub use hierarchy::PARENT;
+pub use processes::{LimitEvents, events, process_limit};
 pub use slice::GroupLimits;
 
 /// Kills all processes in a cgroup, named as in `linux.cgroupsPath`, and in its children. Returns whether
@@ -67,7 +67,19 @@ pub fn enter(path: &str) -> bool {
     entered
 }
 
-/// Removes a cgroup that several containers share, unless it has containers or is [kept](keep_parents) for new ones.
+/// Prevents all processes from [removing](remove_if_empty) the parents of a container's cgroup until the returned file
+/// is dropped, and limits the processes of all containers below [`PARENT`] together.
+///
+/// Returns `None` if removal cannot be prevented.
+pub fn keep_parents_of(path: &str) -> Option<File> {
+    let kept = keep_parents();
+    if path.starts_with(PARENT) {
+        processes::limit_all();
+    }
+    kept
+}
+
+/// Removes a cgroup that several containers share, unless it has containers or is [kept](keep_parents_of) for new ones.
 pub fn remove_if_empty(path: &str) {
     let Ok(root) = File::open(MOUNT) else { return };
     if root.try_lock().is_err() {

@@ -317,7 +317,7 @@ impl PreparedContainer<'_> {
             .mounts
             .enter(&mut command)
             .with_path("enter the mount namespace of", directory.path())?;
-        let _parents = self.record.keep_parents();
+        let _parents = cgroup::keep_parents_of(&self.record.cgroup);
         debug!(runtime = %runtime.program.display(), id, "run the container");
         let pid_file = directory.pid_file();
         let files = (&*directory.bundle(), &*pid_file);

@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use oci_hooks_files::error::chain;
 use oci_hooks_files::fs::PathContext as _;
 use oci_hooks_files::spawn;
+use oci_hooks_host::cgroup;
 use oci_hooks_host::mount::MountNamespace;
 use rustix::pipe::{PipeFlags, pipe_with};
 use tracing::debug;
@@ -147,7 +148,7 @@ pub fn start_with(
         let passed = spawn::pass_descriptor_as(&mut command, socket, FIRST_DESCRIPTOR);
         passed.with_path("pass a descriptor to the container of", directory.path())?;
     }
-    let _parents = record.keep_parents();
+    let _parents = cgroup::keep_parents_of(&record.cgroup);
     debug!(runtime = %runtime.program.display(), "start the container");
     let bundle = directory.bundle();
     let status = runtime.finish(&mut command, RuntimeAction::Run, &record.id, &bundle)?;

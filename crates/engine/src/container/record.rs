@@ -8,7 +8,6 @@ use std::time::Duration;
 use jiff::Timestamp;
 use oci_hooks_files::fs::{make_private, names_in, read_bounded, read_if_there, replace_unsynced};
 use oci_hooks_files::record::{decode, encode};
-use oci_hooks_host::cgroup;
 use oci_hooks_host::identity::ProcessIdentity;
 use oci_hooks_init::frames::{Hello, VERSIONS};
 use serde::de::DeserializeOwned;
@@ -33,18 +32,6 @@ pub enum ContainerRole {
     /// Runs beside a job container or a step.
     Sidecar,
     Instance,
-}
-
-impl ContainerRecord {
-    /// Keeps the parent cgroups of containers from being removed until the returned file is closed,
-    /// and limits the processes in the engine's own parent cgroup.
-    pub(super) fn keep_parents(&self) -> Option<fs::File> {
-        let kept = cgroup::keep_parents();
-        if self.cgroup.starts_with(cgroup::PARENT) {
-            cgroup::limit_processes();
-        }
-        kept
-    }
 }
 
 impl ContainerRole {

@@ -13,7 +13,7 @@ const DEFAULT_PIDS: u64 = 32_768;
 const MIN_PIDS: u64 = 512;
 
 /// Returns the limit of processes and threads of a container on this host, given the number of jobs: all jobs
-/// together get half of the limit of [all containers](limit_processes), so that a fork bomb in one container does not
+/// together get half of the limit of all containers, so that a fork bomb in one container does not
 /// use up the limit of the others.
 pub fn process_limit(jobs: usize) -> u64 {
     let roots = hierarchies(Path::new(MOUNT));
@@ -24,7 +24,7 @@ pub fn process_limit(jobs: usize) -> u64 {
 /// Limits all containers together to three quarters of the processes and threads that the host can
 /// have, so that its administrator can always log in; a lower existing limit stays. Hold
 /// [`super::hierarchy::keep_parents`] during the call and until a container is created.
-pub fn limit_processes() {
+pub fn limit_all() {
     for root in hierarchies(Path::new(MOUNT)) {
         limit(&root, total_process_limit());
     }

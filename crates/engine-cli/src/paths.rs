@@ -74,7 +74,7 @@ impl DefaultPaths {
             return DefaultPaths::of_system();
         }
         let uid = uid.as_raw();
-        let known = users::user_by_id(uid).ok().flatten();
+        let known = users::user_by_id(uid);
         let lingers = |user: &users::HostUser| Path::new(LINGER).join(&user.name).exists();
         DefaultPaths::of_user(&XdgUser {
             uid,

@@ -5,11 +5,9 @@
 //! load its C library, of any version, into a process that runs as root.
 
 use std::ffi::OsStr;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nix::errno::Errno;
 use nix::unistd::{Uid, User};
 use oci_hooks_files::process::{ChildProgram, ProgramEnd};
 
@@ -17,34 +15,14 @@ use oci_hooks_files::process::{ChildProgram, ProgramEnd};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostUser {
     pub name: String,
-    pub uid: u32,
-    pub gid: u32,
     pub home: PathBuf,
 }
 
-/// Returns the user with this id; `None` if the database has no such user.
-///
-/// # Errors
-///
-/// Fails if the database cannot be queried.
-pub fn user_by_id(uid: u32) -> io::Result<Option<HostUser>> {
-    let found = match User::from_uid(Uid::from_raw(uid)) {
-        // Some NSS modules report these for an unknown user.
-        Err(Errno::ENOENT | Errno::ESRCH) => None,
-        found => found?,
-    };
-    let found = found.map(|User { name, gid, dir, .. }| HostUser {
-        name,
-        uid,
-        gid: gid.as_raw(),
-        home: dir,
-    });
-    Ok(found.or_else(|| getent_passwd(&uid.to_string()).filter(|user| user.uid == uid)))
-}
-
-/// Returns the name of a user; `None` if the database has no such user or cannot be queried.
-pub fn name(uid: u32) -> Option<String> {
-    Some(user_by_id(uid).ok()??.name)
+/// Returns the user with this id; `None` if the database has no such user or cannot be queried.
+pub fn user_by_id(uid: u32) -> Option<HostUser> {
+    let found = User::from_uid(Uid::from_raw(uid)).ok().flatten();
+    let found = found.map(|User { name, dir, .. }| HostUser { name, home: dir });
+    found.or_else(|| getent_passwd(uid))
 }
 
 /// Path of `getent`: `PATH` is not searched.
@@ -54,26 +32,26 @@ const GETENT: &str = "/usr/bin/getent";
 const GETENT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Looks up a user with `getent`, if this program is statically linked.
-fn getent_passwd(key: &str) -> Option<HostUser> {
+fn getent_passwd(uid: u32) -> Option<HostUser> {
     if !cfg!(target_feature = "crt-static") {
         return None;
     }
+    let key = uid.to_string();
     let mut program = ChildProgram::new(Path::new(GETENT), Path::new("/"));
-    program.argv = ["getent", "passwd", "--", key].map(OsStr::new).to_vec();
+    program.argv = ["getent", "passwd", "--", &key].map(OsStr::new).to_vec();
     program.timeout = Some(GETENT_TIMEOUT);
     let finished = program.run().ok()?;
     let printed =
         (finished.end == ProgramEnd::Exited(0)).then(|| String::from_utf8(finished.stdout).ok())?;
-    parse_passwd(&printed?)
+    parse_passwd(&printed?, uid)
 }
 
-/// Parses `name:password:uid:gid:comment:home:shell`.
-fn parse_passwd(text: &str) -> Option<HostUser> {
+/// Parses `name:password:uid:gid:comment:home:shell`; `None` if that is not the user with this id.
+fn parse_passwd(text: &str, uid: u32) -> Option<HostUser> {
     let mut fields = text.lines().next()?.split(':');
     let name = fields.next()?.to_owned();
-    let uid = fields.nth(1)?.parse().ok()?;
-    let gid = fields.next()?.parse().ok()?;
-    Some(HostUser { name, uid, gid, home: fields.nth(1)?.into() })
+    fields.nth(1).filter(|found| found.parse() == Ok(uid))?;
+    Some(HostUser { name, home: fields.nth(2)?.into() })
 }
 
 /// Restricts name lookups of a statically linked program to files and DNS, regardless of
@@ -107,19 +85,20 @@ mod tests {
 
     #[test]
     fn users_are_found_by_id() {
-        let root = user_by_id(0).unwrap().unwrap();
-        assert_eq!((root.name.as_str(), root.uid, root.gid), ("root", 0, 0));
+        let root = user_by_id(0).unwrap();
+        assert_eq!(root.name, "root");
         assert!(root.home.is_absolute());
-        assert_eq!(user_by_id(0x7fff_fff0).unwrap(), None);
+        assert_eq!(user_by_id(0x7fff_fff0), None);
     }
 
     #[test]
     fn output_of_getent_is_parsed() {
-        let home = PathBuf::from("/home/jo");
-        let user = HostUser { name: "jo".to_owned(), uid: 70_001, gid: 70_000, home };
-        assert_eq!(parse_passwd("jo:*:70001:70000:Jo:/home/jo:/bin/sh\n"), Some(user));
-        for text in ["", "jo", "jo:x:", "jo:x:1", "jo:x:a:1", "jo:x:1:-1:", "jo:x:1:1:"] {
-            assert_eq!(parse_passwd(text), None, "{text:?}");
+        let line = "jo:*:1:7:Jo:/home/jo:/bin/sh\n";
+        let user = HostUser { name: "jo".to_owned(), home: "/home/jo".into() };
+        assert_eq!(parse_passwd(line, 1), Some(user));
+        assert_eq!(parse_passwd(line, 7), None);
+        for text in ["", "jo", "jo:x:", "jo:x:1", "jo:x:a:1:Jo:/", "jo:x:1:1:"] {
+            assert_eq!(parse_passwd(text, 1), None, "{text:?}");
         }
     }
 }

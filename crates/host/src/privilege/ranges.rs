@@ -38,7 +38,7 @@ pub struct SubordinateIds {
 impl SubordinateIds {
     /// Returns the subordinate ids of a user.
     pub fn of_user(uid: u32) -> Result<Self, PrivilegeError> {
-        let name = users::user_by_id(uid).ok().flatten().map(|user| user.name).unwrap_or_default();
+        let name = users::user_by_id(uid).map(|user| user.name).unwrap_or_default();
         let of_file = |path: &'static str| match fs::read_to_string(path) {
             Ok(text) => Ok(parse_ranges(&text, &name, uid)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),

@@ -58,7 +58,7 @@ pub fn checks(map: &IdMaps) -> Vec<HostCheck> {
 /// Checks the ranges of the current user.
 fn ranges(ranges: &SubordinateIds) -> Vec<HostCheck> {
     let uid = rustix::process::geteuid().as_raw();
-    let name = users::name(uid).unwrap_or_else(|| uid.to_string());
+    let name = users::user_by_id(uid).map_or_else(|| uid.to_string(), |user| user.name);
     let entries =
         [USERS, GROUPS].map(|kind| entries(&fs::read_to_string(kind.file).unwrap_or_default()));
     let own = [&ranges.uids, &ranges.gids];

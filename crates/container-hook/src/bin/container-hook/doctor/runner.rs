@@ -27,7 +27,8 @@ pub fn user() -> HostCheck {
         return HostCheck::ok("user", "root");
     }
     let uid = uid.as_raw();
-    let name = users::name(uid).map_or_else(|| uid.to_string(), |name| format!("{name} ({uid})"));
+    let name = users::user_by_id(uid)
+        .map_or_else(|| uid.to_string(), |user| format!("{} ({uid})", user.name));
     HostCheck::ok("user", format!("{name}, whose containers need no root"))
 }
 

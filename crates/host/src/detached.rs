@@ -41,7 +41,6 @@ pub struct MountAttributes<'a> {
     /// Set-user-ID bits and file capabilities have no effect.
     pub no_suid: bool,
     pub no_dev: bool,
-    pub no_exec: bool,
     /// The user namespace of a [`NamespaceMapping`](super::userns::NamespaceMapping) for an idmapped mount.
     pub owners: Option<BorrowedFd<'a>>,
     /// If set, later mounts below the mount that was copied propagate to this mount (`rslave`);
@@ -248,7 +247,6 @@ fn set_attributes(
         (wanted.read_only, libc::MOUNT_ATTR_RDONLY),
         (wanted.no_suid, libc::MOUNT_ATTR_NOSUID),
         (wanted.no_dev, libc::MOUNT_ATTR_NODEV),
-        (wanted.no_exec, libc::MOUNT_ATTR_NOEXEC),
         (wanted.owners.is_some(), libc::MOUNT_ATTR_IDMAP),
     ] {
         if is_wanted {

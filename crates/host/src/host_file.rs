@@ -116,7 +116,9 @@ impl HostFile {
             let error = io::Error::other("it is neither a file nor a directory");
             return Err(self.error("open", error));
         }
-        reopen(self.as_fd()).map_err(|error| self.error("open", error))
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let opened = openat(CWD, descriptor_path(self.as_fd()), flags, Mode::empty());
+        opened.map(File::from).map_err(|error| self.error("open", error))
     }
 }
 
@@ -141,12 +143,6 @@ impl PartialEq for HostFile {
 }
 
 impl Eq for HostFile {}
-
-/// Reopens the file or directory of an `O_PATH` descriptor for reading.
-pub fn reopen(file: BorrowedFd<'_>) -> io::Result<File> {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    Ok(openat(CWD, descriptor_path(file), flags, Mode::empty())?.into())
-}
 
 #[cfg(test)]
 mod tests;

@@ -11,7 +11,7 @@ use oci_hooks_files::beneath::descriptor_path;
 use oci_hooks_files::fs::{PathContext as _, PathError};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
-use rustix::mount::{UnmountFlags, mount_bind, unmount};
+use rustix::mount::mount_bind;
 use rustix::thread::{
     LinkNameSpaceType, ThreadNameSpaceType, UnshareFlags, move_into_link_name_space,
     move_into_thread_name_spaces, unshare_unsafe,
@@ -19,6 +19,7 @@ use rustix::thread::{
 use tracing::debug;
 
 use super::identity::ProcessIdentity;
+use super::mount::unmount;
 use super::removal::remove_tree;
 use super::{thread, userns};
 
@@ -107,15 +108,8 @@ pub fn open_current() -> Result<OwnedFd, PathError> {
 /// Unmounts a namespace from the file on which it is pinned, and removes the file. The namespace
 /// disappears with its last process. Not an error if nothing is mounted on the file.
 pub fn unpin(pin: &Path) -> Result<(), PathError> {
-    debug!(on = %pin.display(), "unmount a namespace");
-    loop {
-        match unmount(pin, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
-            // A killed process may have mounted it twice.
-            Ok(()) => {}
-            Err(Errno::INVAL | Errno::NOENT) => break,
-            Err(error) => return Err(PathError::new("unmount", pin, error)),
-        }
-    }
+    // A killed process may have mounted it twice.
+    unmount(pin)?;
     // Only a damaged pin is not a file.
     remove_tree(pin)
 }

@@ -27,6 +27,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use super::mount::OverlayAttributes;
 use super::removal::{remove_all, remove_content};
 use attributes::{attributes, node_attributes};
 
@@ -385,14 +386,11 @@ fn make_directory(parent: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno>
     open_strictly(parent, name, DIRECTORY, Mode::empty())
 }
 
-/// The attributes that mark a directory as opaque in overlays: of root, and with the mount option `userxattr`.
-const OPAQUE: [&CStr; 2] = [c"trusted.overlay.opaque", c"user.overlay.opaque"];
-
 /// Returns whether a directory is opaque: overlays hide its content in lower layers.
 pub fn is_opaque(directory: BorrowedFd<'_>) -> bool {
-    OPAQUE.iter().any(|name| {
+    [OverlayAttributes::Trusted, OverlayAttributes::User].into_iter().any(|attributes| {
         let mut value = [0; 1];
-        fgetxattr(directory, *name, &mut value) == Ok(1) && value == *b"y"
+        fgetxattr(directory, attributes.opaque_name(), &mut value) == Ok(1) && value == *b"y"
     })
 }
 

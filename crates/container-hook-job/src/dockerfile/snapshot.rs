@@ -14,10 +14,10 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
-use oci_hooks_files::descent::{TreeDescent, file_status};
+use oci_hooks_files::beneath::{PATH_ONLY, descriptor_path};
+use oci_hooks_files::descent::{DIRECTORY, TreeDescent, file_status};
 use oci_hooks_files::fs::{PathContext as _, PathError};
 use oci_hooks_files::quantity::format_size;
-use oci_hooks_host::host_file::reopen;
 use oci_hooks_image::{Digest, HashAlgorithm, Hasher};
 use rustix::fs::{
     AtFlags, Dir, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, chownat, fchmod,
@@ -111,12 +111,6 @@ pub fn take(
     Ok(writer.hasher.finish())
 }
 
-const DIRECTORY: OFlags =
-    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-
-/// Flags to inspect a file without opening it, because opening a device can have side effects.
-const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-
 /// An entry of the context, sent from the reader to the writer.
 enum ContextEntry {
     /// Directory that contains the following entries. The top comes first, without a name.
@@ -154,7 +148,8 @@ impl ContextReader<'_> {
         }
         // Checked first, because copying the context may take a while.
         let path = self.context.join(self.dockerfile);
-        let found = openat(&top, self.dockerfile, LOOK, Mode::empty()).with_path("open", &path)?;
+        let found =
+            openat(&top, self.dockerfile, PATH_ONLY, Mode::empty()).with_path("open", &path)?;
         if !FileType::from_raw_mode(fstat(&found).with_path("inspect", &path)?.st_mode).is_file() {
             return Err(ContextError::NotAFile { path });
         }
@@ -177,14 +172,19 @@ impl ContextReader<'_> {
                 continue;
             };
             path.push(OsStr::from_bytes(name.to_bytes()));
-            let found = openat(dir, &name, LOOK, Mode::empty()).with_path("open", &path)?;
+            // Opening a device can have side effects.
+            let found = openat(dir, &name, PATH_ONLY, Mode::empty()).with_path("open", &path)?;
             let stat = fstat(&found).with_path("inspect", &path)?;
             let entry = match FileType::from_raw_mode(stat.st_mode) {
-                FileType::RegularFile => Some(ContextEntry::File {
-                    name,
-                    file: reopen(found.as_fd()).with_path("open", &path)?,
-                    stat,
-                }),
+                FileType::RegularFile => {
+                    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+                    let file = open(descriptor_path(&found), flags, Mode::empty());
+                    Some(ContextEntry::File {
+                        name,
+                        file: file.with_path("open", &path)?.into(),
+                        stat,
+                    })
+                }
                 FileType::Symlink => {
                     let target = readlinkat(&found, c"", Vec::new()).with_path("read", &path)?;
                     Some(ContextEntry::Link { name, target })

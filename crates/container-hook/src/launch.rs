@@ -14,8 +14,9 @@ use oci_hooks_engine::container::{
 };
 use oci_hooks_engine::rootfs::RootfsBacking;
 use oci_hooks_files::beneath::ConfinedRoot;
+use oci_hooks_files::fs::READ_FLAGS;
 use oci_hooks_host::thread::{ConcurrentWork, spawn_or_call};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::Mode;
 
 use super::audit;
 use super::backend::EngineBackend;
@@ -305,9 +306,7 @@ pub fn is_alpine(rootfs: &Path) -> bool {
 
 /// Reads a regular file of the image.
 fn read_release(root: &ConfinedRoot, path: &Path) -> Option<String> {
-    // `NONBLOCK` avoids waiting for a writer if the file is a FIFO.
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file = File::from(root.open_as_root(path, flags, Mode::empty()).ok()?);
+    let file = File::from(root.open_as_root(path, READ_FLAGS, Mode::empty()).ok()?);
     if !file.metadata().ok()?.is_file() {
         return None;
     }

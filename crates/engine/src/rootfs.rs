@@ -17,7 +17,7 @@ use std::os::unix::fs::{DirBuilderExt as _, chown};
 use std::path::{Component, Path, PathBuf};
 
 use oci_hooks_files::beneath::ConfinedRoot;
-use oci_hooks_files::fs::{PathContext as _, PathError};
+use oci_hooks_files::fs::{PathContext as _, PathError, READ_FLAGS};
 use oci_hooks_files::rollback::Rollback;
 use oci_hooks_host::detached::{DetachedMount, MountAttributes, MountDepth};
 use oci_hooks_host::host_file::HostFile;
@@ -356,8 +356,7 @@ impl<'a> LayerStack<'a> {
         if found.kind != FileType::RegularFile {
             return Err(invalid("not a regular file"));
         }
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file = ConfinedRoot::new(&found.layer)?.open(&found.path, flags, Mode::empty())?;
+        let file = ConfinedRoot::new(&found.layer)?.open(&found.path, READ_FLAGS, Mode::empty())?;
         let mut bytes = Vec::new();
         let limit = limit_bytes.saturating_add(1);
         File::from(file).take(limit).read_to_end(&mut bytes).with_path("read", &on_host)?;

@@ -20,7 +20,7 @@ mod writers;
 
 pub use directory::DirectoryReader;
 pub use own_links::{make_directories, make_directory, open_directory};
-pub use read::{FileKind, ReadError, read_bounded, read_if_there};
+pub use read::{FileKind, READ_FLAGS, ReadError, read_bounded, read_if_there};
 pub use replace::{
     Durability, ExpectedFile, FileAt, FileId, ReplaceError, ReplaceOptions, SymlinkPolicy,
 };

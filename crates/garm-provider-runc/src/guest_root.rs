@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use oci_hooks_files::beneath::{ConfinedRoot, open_strictly};
-use oci_hooks_files::fs::{PathContext as _, PathError};
+use oci_hooks_files::fs::{PathContext as _, PathError, READ_FLAGS};
 use oci_hooks_host::removal::remove_all;
 use oci_hooks_host::userns::{as_root_of, shares_namespace_with};
 use rustix::fs::{
@@ -118,8 +118,7 @@ impl GuestRoot {
     /// Reads a file of at most `limit_bytes`; none if the file does not exist.
     pub fn read(&self, path: &Path, limit_bytes: u64) -> Result<Option<Vec<u8>>, PathError> {
         self.run_as_root("read", path, || {
-            let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-            let file = match self.root.open_as_root(path, flags, Mode::empty()) {
+            let file = match self.root.open_as_root(path, READ_FLAGS, Mode::empty()) {
                 Err(error) if error.source.kind() == io::ErrorKind::NotFound => return Ok(None),
                 file => file?,
             };

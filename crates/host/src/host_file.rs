@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use oci_hooks_files::beneath::{ConfinedRoot, descriptor_path, open_as_root};
-use oci_hooks_files::fs::{PathContext as _, PathError};
+use oci_hooks_files::fs::{PathContext as _, PathError, READ_FLAGS};
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, Uid, fchmod, fchown, fstat, openat, statat,
 };
@@ -116,8 +116,7 @@ impl HostFile {
             let error = io::Error::other("it is neither a file nor a directory");
             return Err(self.error("open", error));
         }
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let opened = openat(CWD, descriptor_path(self.as_fd()), flags, Mode::empty());
+        let opened = openat(CWD, descriptor_path(self.as_fd()), READ_FLAGS, Mode::empty());
         opened.map(File::from).map_err(|error| self.error("open", error))
     }
 }

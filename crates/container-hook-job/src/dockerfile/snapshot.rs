@@ -16,7 +16,7 @@ use std::thread;
 
 use oci_hooks_files::beneath::{PATH_ONLY, descriptor_path};
 use oci_hooks_files::descent::{DIRECTORY, TreeDescent, file_status};
-use oci_hooks_files::fs::{PathContext as _, PathError};
+use oci_hooks_files::fs::{PathContext as _, PathError, READ_FLAGS};
 use oci_hooks_files::quantity::format_size;
 use oci_hooks_image::{Digest, HashAlgorithm, Hasher};
 use rustix::fs::{
@@ -177,8 +177,7 @@ impl ContextReader<'_> {
             let stat = fstat(&found).with_path("inspect", &path)?;
             let entry = match FileType::from_raw_mode(stat.st_mode) {
                 FileType::RegularFile => {
-                    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-                    let file = open(descriptor_path(&found), flags, Mode::empty());
+                    let file = open(descriptor_path(&found), READ_FLAGS, Mode::empty());
                     Some(ContextEntry::File {
                         name,
                         file: file.with_path("open", &path)?.into(),

@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use oci_hooks_files::beneath::{descriptor_path, open_as_root, open_strictly};
-use oci_hooks_files::fs::{PathContext, PathError};
+use oci_hooks_files::fs::{PathContext, PathError, READ_FLAGS};
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, OFlags, Uid, chownat, fstat, mkdirat, open, readlinkat,
 };
@@ -37,8 +37,7 @@ impl RootfsDir {
     /// Reads a file; `None` if it does not exist.
     pub fn read(&self, path: &str) -> Result<Option<String>, PathError> {
         let here = self.path.join(path.trim_start_matches('/'));
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file = match self.resolve(Path::new(path), flags) {
+        let file = match self.resolve(Path::new(path), READ_FLAGS) {
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
             file => File::from(file.with_path("open", &here)?),
         };

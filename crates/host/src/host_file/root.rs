@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
 use oci_hooks_files::beneath::retry;
-use oci_hooks_files::fs::{PathContext as _, PathError};
+use oci_hooks_files::fs::{PathContext as _, PathError, READ_FLAGS};
 use rustix::fs::{
     AtFlags, Dir, Gid, Mode, OFlags, ResolveFlags, Uid, chownat, fstat, mkdirat, openat2,
     readlinkat,
@@ -109,8 +109,7 @@ impl HostRoot {
 
     /// Opens a file or directory for reading.
     pub fn read(&self, relative: &Path) -> Result<File, PathError> {
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        self.file(relative, flags)
+        self.file(relative, READ_FLAGS)
     }
 
     /// Opens a file for writing; creates it if it is missing, but does not truncate it.

@@ -6,10 +6,10 @@
 
 use oci_hooks_files::beneath::{PATH_ONLY, descriptor_path, open_strictly};
 use oci_hooks_files::descent::DIRECTORY;
+use oci_hooks_files::fs::READ_FLAGS;
 use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{
-    AtFlags, FileType, IFlags, Mode, OFlags, chmod, fchmod, fstat, ioctl_getflags, ioctl_setflags,
-    unlinkat,
+    AtFlags, FileType, IFlags, Mode, chmod, fchmod, fstat, ioctl_getflags, ioctl_setflags, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::path::Arg;
@@ -80,8 +80,7 @@ fn unseal_entry<P: Arg + Copy>(here: BorrowedFd<'_>, name: P) -> Result<(), Errn
     if !matches!(kind, FileType::RegularFile | FileType::Directory) {
         return Ok(());
     }
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    unseal(rustix::fs::open(descriptor_path(&entry), flags, Mode::empty())?.as_fd())
+    unseal(rustix::fs::open(descriptor_path(&entry), READ_FLAGS, Mode::empty())?.as_fd())
 }
 
 fn unseal(file: BorrowedFd<'_>) -> Result<(), Errno> {

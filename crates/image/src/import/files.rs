@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use oci_hooks_files::beneath::ConfinedRoot;
-use oci_hooks_files::fs::PathContext as _;
+use oci_hooks_files::fs::{PathContext as _, READ_FLAGS};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::error::ImportError;
@@ -46,9 +46,8 @@ impl ImageFiles {
     /// Opens a directory or an archive. A compressed archive is decompressed into an unnamed file
     /// in the directory `scratch`, up to `max_bytes`.
     pub(crate) fn open(path: &Path, scratch: &Path, max_bytes: u64) -> Result<Self, ImportError> {
-        // Opening a FIFO must not block until it has a writer.
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let file = File::from(openat(CWD, path, flags, Mode::empty()).with_path("open", path)?);
+        let file =
+            File::from(openat(CWD, path, READ_FLAGS, Mode::empty()).with_path("open", path)?);
         let metadata = file.metadata().with_path("read", path)?;
         if metadata.is_dir() {
             return Ok(ImageFiles::Directory(ConfinedRoot::from_fd(file.into(), path)));
@@ -77,9 +76,7 @@ impl ImageFiles {
         let no_file = || ImportError::NoFile { name: name.to_owned() };
         match self {
             ImageFiles::Directory(directory) => {
-                // Opening a FIFO must not block until it has a writer.
-                let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-                let file = directory.open(name.as_ref(), flags, Mode::empty())?;
+                let file = directory.open(name.as_ref(), READ_FLAGS, Mode::empty())?;
                 let file = File::from(file);
                 let metadata = file.metadata().with_path("read", &directory.path().join(name))?;
                 if !metadata.is_file() {

@@ -7,7 +7,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Component, Path, PathBuf};
 
 use oci_hooks_files::beneath::ConfinedRoot;
-use oci_hooks_files::fs::{PathContext as _, PathError};
+use oci_hooks_files::fs::{PathContext as _, PathError, READ_FLAGS};
 use rustix::fd::AsFd as _;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, fstat, readlinkat, statat};
 use rustix::io::Errno;
@@ -176,9 +176,7 @@ impl JobDirectory {
     }
 
     fn open_within(&self, path: &Path, flags: OFlags) -> Result<File, FunctionError> {
-        // Opening a FIFO must not block until a writer opens it.
-        let flags = flags | OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        match self.root.open_within(path, flags, Mode::empty()) {
+        match self.root.open_within(path, flags | READ_FLAGS, Mode::empty()) {
             Ok(file) => Ok(File::from(file)),
             Err(Errno::XDEV) => Err(FunctionError::Outside { path: path.to_owned() }),
             Err(error) => Err(PathError::new("open", &self.path(path), error).into()),

@@ -9,10 +9,10 @@ use std::time::SystemTime;
 
 use oci_hooks_files::beneath::ConfinedRoot;
 use oci_hooks_files::error::chain;
-use oci_hooks_files::fs::{PathContext as _, PathError, replace_unsynced};
+use oci_hooks_files::fs::{PathContext as _, PathError, READ_FLAGS, replace_unsynced};
 use oci_hooks_files::record::{self, RecordError};
 use oci_hooks_host::trash::Trash;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::Mode;
 use tracing::debug;
 
 use super::super::log::LogReader;
@@ -106,8 +106,7 @@ fn check_state(state: &JobSnapshot) -> io::Result<()> {
 /// anything but a regular file.
 fn open_file(jobs: &ConfinedRoot, path: &Path) -> Result<File, PathError> {
     let below = path.strip_prefix(jobs.path()).expect("directories of jobs are below it");
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file = File::from(jobs.open(below, flags, Mode::empty())?);
+    let file = File::from(jobs.open(below, READ_FLAGS, Mode::empty())?);
     match file.metadata().with_path("inspect", path)?.is_file() {
         true => Ok(file),
         false => Err(PathError::new("use", path, io::Error::other("it is not a regular file"))),

@@ -13,16 +13,13 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Component, Path, PathBuf};
 
 use oci_hooks_files::fs::{
-    AccessSubject, PathContext, PathError, PermittedBy, WriteAccess, status, writers,
+    AccessSubject, MAX_SYMLINKS, PathContext, PathError, PermittedBy, WriteAccess, status, writers,
 };
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, openat, readlinkat};
 use rustix::io::Errno;
 
 use super::{HookFile, HookStage, OciStage};
 use interpreter::EnvLookup;
-
-/// Maximum number of symlinks to follow in a row, as in the kernel.
-const MAX_SYMLINKS: usize = 40;
 
 /// Mount point of a pod's service account; on other machines only root could create it.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";

@@ -17,7 +17,7 @@ use std::os::unix::fs::{DirBuilderExt as _, chown};
 use std::path::{Component, Path, PathBuf};
 
 use oci_hooks_files::beneath::ConfinedRoot;
-use oci_hooks_files::fs::{PathContext as _, PathError, READ_FLAGS};
+use oci_hooks_files::fs::{MAX_SYMLINKS, PathContext as _, PathError, READ_FLAGS};
 use oci_hooks_files::rollback::Rollback;
 use oci_hooks_host::detached::{DetachedMount, MountAttributes, MountDepth};
 use oci_hooks_host::host_file::HostFile;
@@ -248,9 +248,6 @@ fn make_dir(path: &Path, undo: &mut Rollback<'_>) -> Result<(), PathError> {
     Ok(())
 }
 
-/// Maximum number of symlinks in a path, as in the kernel.
-const MAX_LINKS: usize = 40;
-
 /// Unpacked layers, seen as one root file system.
 ///
 /// Layers are untrusted, but no longer change. Symlinks resolve as in a container, never outside of it.
@@ -315,7 +312,7 @@ impl<'a> LayerStack<'a> {
                 }
                 StackEntry::Symlink(target) => {
                     links += 1;
-                    if links > MAX_LINKS {
+                    if links > MAX_SYMLINKS {
                         return Ok(None);
                     }
                     let target = Path::new(&target);

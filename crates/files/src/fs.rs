@@ -22,7 +22,8 @@ pub use directory::DirectoryReader;
 pub use own_links::{make_directories, make_directory, open_directory};
 pub use read::{FileKind, READ_FLAGS, ReadError, read_bounded, read_if_there};
 pub use replace::{
-    Durability, ExpectedFile, FileAt, FileId, ReplaceError, ReplaceOptions, SymlinkPolicy,
+    Durability, ExpectedFile, FileAt, FileId, MAX_SYMLINKS, ReplaceError, ReplaceOptions,
+    SymlinkPolicy,
 };
 pub use system_root::{DirEntry, SystemRoot};
 pub use writers::{AccessSubject, PermittedBy, WriteAccess, writers};

@@ -18,15 +18,13 @@ use std::{fs, io, thread};
 
 use notify::event::{Event, EventKindMask};
 use notify::{Config, ErrorKind, INotifyWatcher, RecursiveMode, WatchPathConfig, Watcher};
+use oci_hooks_files::fs::MAX_SYMLINKS;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, Mode, fchmod, memfd_create};
 use rustix::io::Errno;
 
 use super::attributes::PathAttributes;
 use super::interest::{EventFilter, RelevantNames, ReportedChanges};
-
-/// Maximum number of links in one path, as in the kernel.
-const MAX_LINKS: usize = 40;
 
 /// The watches of a monitor. The thread of `notify` reads the events and passes them to [`SharedState`].
 pub struct WatchSet {
@@ -330,7 +328,7 @@ impl WatchSurvey<'_> {
             match fs::read_link(&real) {
                 Ok(target) => {
                     links += 1;
-                    if links > MAX_LINKS {
+                    if links > MAX_SYMLINKS {
                         return Ok(None);
                     }
                     real.pop();

@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use oci_hooks_files::beneath::{descriptor_path, open_as_root, open_strictly};
-use oci_hooks_files::fs::{PathContext, PathError, READ_FLAGS};
+use oci_hooks_files::fs::{MAX_SYMLINKS, PathContext, PathError, READ_FLAGS};
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, OFlags, Uid, chownat, fstat, mkdirat, open, readlinkat,
 };
@@ -90,7 +90,7 @@ impl RootfsDir {
                 Err(error) => return Err(here(error)),
                 Ok(file) if is_symlink(file.as_fd()) => {
                     links += 1;
-                    if links > MAX_LINKS {
+                    if links > MAX_SYMLINKS {
                         return Err(here(Errno::LOOP));
                     }
                     let target = readlinkat(&file, c"", Vec::new()).map_err(here)?.into_bytes();
@@ -151,9 +151,6 @@ impl RootfsDir {
         open_as_root(self.root.as_fd(), path, flags, Mode::empty())
     }
 }
-
-/// Maximum number of symlinks in a path, as in the kernel.
-const MAX_LINKS: usize = 40;
 
 fn names(path: &Path) -> impl Iterator<Item = OsString> {
     path.components().filter_map(|component| match component {

@@ -25,7 +25,6 @@ use oci_hooks_engine::network::{
 use oci_hooks_engine::rootfs::{self, RootfsRequest, UserNamespace};
 use oci_hooks_engine::runtime::OciRuntime;
 use oci_hooks_files::lock::{FileLock, LOCK_TIMEOUT};
-use oci_hooks_files::spawn;
 use oci_hooks_host::netns;
 use oci_hooks_host::privilege::Privilege;
 use oci_hooks_image::{
@@ -227,7 +226,7 @@ impl<'a> PhasesBench<'a> {
         run.args(["run", "--detach", "--bundle"]).arg(&dir).arg("bare");
         // Not the host's null device: crun changes the owner of a container's streams.
         let output = File::create(self.dir.join("output")).unwrap();
-        run.stdin(spawn::empty_input().unwrap());
+        run.stdin(std::io::pipe().unwrap().0);
         run.stdout(output.try_clone().unwrap()).stderr(output);
         bundle.mounts.enter(&mut run).unwrap();
         let status = run.status().unwrap();

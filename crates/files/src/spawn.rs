@@ -11,7 +11,6 @@ use std::sync::OnceLock;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::{Errno, FdFlags, dup2, fcntl_dupfd_cloexec, fcntl_setfd};
-use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
     PidfdFlags, Resource, Rlimit, Signal, WaitOptions, getpid, getppid, getrlimit, pidfd_open,
     set_child_subreaper, set_parent_process_death_signal, setrlimit, setsid, wait,
@@ -43,7 +42,7 @@ pub fn restore_file_limit(command: &mut Command) {
 }
 
 /// Limits the size of files that a child can write.
-pub fn limit_file_size(command: &mut Command, bytes: u64) {
+pub(crate) fn limit_file_size(command: &mut Command, bytes: u64) {
     let most = getrlimit(Resource::Fsize).maximum.map_or(bytes, |most| most.min(bytes));
     let limit = Rlimit { current: Some(most), maximum: Some(most) };
     #[expect(unsafe_code, reason = "there is no other way to set this for a child")]
@@ -179,15 +178,6 @@ pub fn close_inherited_on_exec() -> io::Result<()> {
         let _ = fcntl_setfd(descriptor, FdFlags::CLOEXEC);
     }
     Ok(())
-}
-
-/// Returns an empty standard input: a pipe without a writer.
-///
-/// It is not the host's `/dev/null`: crun changes the owner of a process's standard streams to the
-/// process's user, and all processes share that file.
-pub fn empty_input() -> io::Result<OwnedFd> {
-    let (input, _) = pipe_with(PipeFlags::CLOEXEC)?;
-    Ok(input)
 }
 
 /// Returns a memfd with this content, positioned at its start.

@@ -3,13 +3,12 @@
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::io::{self, Read as _, Seek as _, Write as _};
+use std::io::{self, PipeReader, PipeWriter, Read as _, Seek as _, Write as _};
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use oci_hooks_files::spawn::memory_file;
 use rustix::io::Errno;
-use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
     Pid, Signal, WaitOptions, getpid, getppid, kill_process, set_parent_process_death_signal,
     waitpid,
@@ -193,18 +192,18 @@ fn lines(ranges: &[IdRange]) -> String {
 struct NamespaceChild {
     pid: Pid,
     /// The child ends when this pipe is closed, at the latest when the parent ends.
-    _hold: OwnedFd,
+    _hold: PipeWriter,
 }
 
 impl NamespaceChild {
     fn start_in(namespace: NewNamespace<'_>) -> io::Result<Self> {
-        let (wait, hold) = pipe_with(PipeFlags::CLOEXEC)?;
-        let (ready, tell) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (wait, hold) = io::pipe()?;
+        let (mut ready, tell) = io::pipe()?;
         let pid = fork_into(namespace, ChildPipes { wait: &wait, hold: &hold, tell: &tell })?;
         let child = NamespaceChild { pid, _hold: hold };
         drop(tell);
         let mut answer = [0];
-        match File::from(ready).read(&mut answer)? {
+        match ready.read(&mut answer)? {
             0 => Err(io::Error::other("the child process that creates the namespace has ended")),
             _ if answer[0] != 0 => Err(io::Error::from_raw_os_error(answer[0].into())),
             _ => Ok(child),
@@ -228,17 +227,18 @@ impl Drop for NamespaceChild {
 /// Ends of the pipes between parent and child.
 struct ChildPipes<'a> {
     /// Reading end; the child ends at EOF.
-    wait: &'a OwnedFd,
+    wait: &'a PipeReader,
     /// Writing end of `wait`, kept by the parent.
-    hold: &'a OwnedFd,
+    hold: &'a PipeWriter,
     /// Writing end for the child's error number, or 0.
-    tell: &'a OwnedFd,
+    tell: &'a PipeWriter,
 }
 
 /// Forks a child that creates a namespace, and ends when it is killed or `hold` is closed.
 #[expect(unsafe_code, reason = "there is no safe way to start a process that runs no program")]
 fn fork_into(namespace: NewNamespace<'_>, pipes: ChildPipes<'_>) -> io::Result<Pid> {
-    let [wait, hold, tell] = [pipes.wait, pipes.hold, pipes.tell].map(|end| end.as_raw_fd());
+    let ChildPipes { wait, hold, tell } = pipes;
+    let (wait, hold, tell) = (wait.as_raw_fd(), hold.as_raw_fd(), tell.as_raw_fd());
     let flags = libc::c_long::from(libc::SIGCHLD);
     // SAFETY: without CLONE_VM the child gets a copy of everything, as with fork(2): null for the
     // stack keeps the current stack, and the other pointers are not used without their flags.

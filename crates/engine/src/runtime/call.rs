@@ -12,7 +12,6 @@ use std::{fs, io};
 use oci_hooks_files::find::DEFAULT_PATH;
 use oci_hooks_files::fs::read_bounded;
 use oci_hooks_files::process::{ChildProgram, FinishedProgram, OutputLimit, ProgramEnd, RunError};
-use oci_hooks_files::spawn;
 use oci_hooks_host::cgroup::AvailableCgroups;
 use oci_hooks_host::identity;
 use oci_hooks_host::privilege::Privilege;
@@ -324,7 +323,9 @@ impl OciRuntime {
     /// Returns a command with the options of every call and only our environment.
     fn command(&self, id: &str) -> Command {
         let mut command = Command::new(&self.program);
-        let stdin = spawn::empty_input().map_or_else(|_| Stdio::null(), Stdio::from);
+        // Not the host's `/dev/null`: crun changes the owner of standard streams to the process's user, and all
+        // processes share that file.
+        let stdin = io::pipe().map_or_else(|_| Stdio::null(), |(empty, _)| empty.into());
         command.env_clear().envs(ENV).current_dir("/").stdin(stdin);
         command.args(self.options(id));
         command

@@ -4,8 +4,7 @@
 //! affects only the children of the calling process.
 
 use std::ffi::CStr;
-use std::fs::File;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, PipeWriter, Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
@@ -14,7 +13,6 @@ use std::process::ExitStatus;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, chdir, getcwd, geteuid, pidfd_open,
     set_parent_process_death_signal, waitpid,
@@ -110,15 +108,15 @@ impl PauseProcess {
     pub fn enter(&self) -> Result<ForkSide, PrivilegeError> {
         check_single_thread()?;
         let pid = self.process.pid;
-        let failed = |error: Errno| PrivilegeError::Enter { pid, source: error.into() };
+        let failed = |source| PrivilegeError::Enter { pid, source };
         let pause_process = self.process.open().ok_or(PrivilegeError::Ended { pid })?;
         let here = getcwd(Vec::new()).unwrap_or_else(|_| c"/".to_owned());
         let (ours, theirs) = socket_pair().map_err(failed)?;
-        let (answer, tell) = pipe_with(PipeFlags::CLOEXEC).map_err(failed)?;
-        let between = fork_with(0).map_err(|source| PrivilegeError::Enter { pid, source })?;
+        let (mut answer, tell) = io::pipe().map_err(failed)?;
+        let between = fork_with(0).map_err(failed)?;
         let Some(between) = between else {
             drop((ours, answer));
-            match self.fork_into_namespaces(&pause_process, File::from(tell)) {
+            match self.fork_into_namespaces(&pause_process, tell) {
                 // In the last of the three processes.
                 None => return self.set_up_inner(&pause_process, theirs, &here),
                 Some(code) => exit_at_once(code),
@@ -126,9 +124,7 @@ impl PauseProcess {
         };
         drop((theirs, tell));
         let mut said = String::new();
-        File::from(answer)
-            .read_to_string(&mut said)
-            .map_err(|source| PrivilegeError::Enter { pid, source })?;
+        answer.read_to_string(&mut said).map_err(failed)?;
         let between = Pid::from_raw(i32::try_from(between).unwrap_or_default());
         while matches!(waitpid(between, WaitOptions::empty()), Err(Errno::INTR)) {}
         let child = said.parse().ok().and_then(Pid::from_raw);
@@ -146,7 +142,8 @@ impl PauseProcess {
             pid = child.as_raw_nonzero(),
             "entered the pause process of a job"
         );
-        let process = pidfd_open(child, PidfdFlags::empty()).map_err(failed)?;
+        let process =
+            pidfd_open(child, PidfdFlags::empty()).map_err(|error| failed(error.into()))?;
         Ok(ForkSide::Outside(ChildHandle { pid: child, process, socket: ours }))
     }
 
@@ -176,7 +173,7 @@ impl PauseProcess {
 
     /// Enters the namespaces of a pause process, and forks a sibling of this process into them. Returns `None` in the
     /// sibling, and an exit code in this process.
-    fn fork_into_namespaces(&self, pause_process: &OwnedFd, mut tell: File) -> Option<i32> {
+    fn fork_into_namespaces(&self, pause_process: &OwnedFd, mut tell: PipeWriter) -> Option<i32> {
         let mut kinds = ThreadNameSpaceType::USER
             | ThreadNameSpaceType::PROCESS_ID
             | ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION
@@ -211,12 +208,12 @@ pub fn enter_new(map: &IdMaps) -> Result<ForkSide, PrivilegeError> {
     check_single_thread()?;
     let uid = geteuid().as_raw();
     let failed = |source| PrivilegeError::Namespace { uid, source };
-    let (ours, theirs) = socket_pair().map_err(|error| failed(error.into()))?;
-    let (wait, go) = pipe_with(PipeFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
+    let (ours, theirs) = socket_pair().map_err(failed)?;
+    let (mut wait, mut go) = io::pipe().map_err(failed)?;
     let namespaces = libc::CLONE_NEWUSER | libc::CLONE_NEWNS;
     let Some(pid) = fork_with(namespaces).map_err(failed)? else {
         drop((ours, go));
-        if File::from(wait).read_exact(&mut [0]).is_err() {
+        if wait.read_exact(&mut [0]).is_err() {
             exit_at_once(1);
         }
         let told = |(action, source)| PrivilegeError::Setup { uid, action, source };
@@ -238,7 +235,7 @@ pub fn enter_new(map: &IdMaps) -> Result<ForkSide, PrivilegeError> {
         return Err(error);
     }
     // If the child has ended, `ChildHandle::wait` reports it.
-    let _ = File::from(go).write_all(b"1");
+    let _ = go.write_all(b"1");
     Ok(ForkSide::Outside(child))
 }
 
@@ -248,9 +245,9 @@ fn set_up_child(socket: &OwnedFd) -> Result<(), SetupFailure> {
     setup::make_mounts_private(Path::new("/"))
 }
 
-fn socket_pair() -> Result<(OwnedFd, OwnedFd), Errno> {
+fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = SocketFlags::CLOEXEC;
-    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+    Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
 /// Makes the kernel kill this process when its parent ends, which has the other end of a socket.

@@ -11,7 +11,7 @@
 //! container, and no process of a job is the init process of a PID namespace directly below the user's.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -21,7 +21,6 @@ use oci_hooks_files::fs::{PathContext as _, PathError};
 use oci_hooks_files::spawn::collect_ended;
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags, fcntl_lock, openat};
 use rustix::io::Errno;
-use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
     Flock, FlockType, Signal, chdir, fchdir, fcntl_getlk, geteuid, set_parent_process_death_signal,
     setsid,
@@ -63,7 +62,7 @@ pub struct PauseProcess {
 #[must_use = "the pause process ends as soon as this is dropped"]
 pub struct NewPauseProcess {
     pause_process: PauseProcess,
-    go: Option<File>,
+    go: Option<PipeWriter>,
 }
 
 /// File in the directory of a pause process that the process locks.
@@ -84,8 +83,8 @@ impl PauseProcess {
         check_single_thread()?;
         let directory = directory.map(PauseDirectory::of).transpose()?;
         let failed = |source| PrivilegeError::Namespace { uid, source };
-        let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|error| failed(error.into()));
-        let ((wait, go), (answer, tell)) = (pipe()?, pipe()?);
+        let (wait, go) = io::pipe().map_err(failed)?;
+        let (mut answer, tell) = io::pipe().map_err(failed)?;
         let namespaces = libc::CLONE_NEWUSER
             | libc::CLONE_NEWNS
             | libc::CLONE_NEWPID
@@ -93,18 +92,18 @@ impl PauseProcess {
             | libc::CLONE_NEWIPC;
         let Some(pid) = fork_with(namespaces).map_err(failed)? else {
             drop((go, answer));
-            hold(File::from(wait), File::from(tell), cgroup, directory.as_ref());
+            hold(wait, tell, cgroup, directory.as_ref());
         };
         drop((wait, tell));
         let process = ProcessIdentity::of(pid).ok_or(PrivilegeError::Ended { pid })?;
         let path = cgroup.map(|cgroup| cgroup.path().to_owned());
         let pause_process = PauseProcess { process, privilege: map.privilege(), cgroup: path };
-        let mut new = NewPauseProcess { pause_process, go: Some(File::from(go)) };
+        let mut new = NewPauseProcess { pause_process, go: Some(go) };
         map.write(pid)?;
         // If the pause process has ended, its answer below has the reason, or is empty.
         let _ = new.send_go();
         let mut said = String::new();
-        File::from(answer).read_to_string(&mut said).map_err(failed)?;
+        answer.read_to_string(&mut said).map_err(failed)?;
         debug!(pid, said, "made the pause process of a job");
         if said != READY {
             return Err(setup_error(uid, &said));
@@ -168,14 +167,13 @@ pub fn setup_error(uid: u32, said: &str) -> PrivilegeError {
 
 /// Runs the pause process until it is killed.
 fn hold(
-    mut wait: File,
-    mut tell: File,
+    mut wait: PipeReader,
+    mut tell: PipeWriter,
     cgroup: Option<&JobCgroup>,
     directory: Option<&PauseDirectory>,
 ) -> ! {
     let mut byte = [0];
-    let is_going = |wait: &mut File, byte: &mut [u8; 1]| wait.read_exact(byte).is_ok();
-    if !is_going(&mut wait, &mut byte) {
+    if wait.read_exact(&mut byte).is_err() {
         exit_at_once(1);
     }
     match set_up_process(cgroup, directory) {
@@ -188,7 +186,7 @@ fn hold(
     }
     drop(tell);
     // The creating process died before it recorded the pause process, or gave up.
-    if !is_going(&mut wait, &mut byte) {
+    if wait.read_exact(&mut byte).is_err() {
         exit_at_once(1);
     }
     let _ = set_parent_process_death_signal(None);

@@ -20,7 +20,7 @@ use std::{io, ops};
 
 pub use cgroup::DelegatedCgroup;
 pub use clone::exit_at_once;
-pub(crate) use clone::use_root;
+pub(crate) use clone::{fork_with, use_root};
 pub use enter::{ChildHandle, ForkSide, InsideProcess, enter_new};
 pub use error::PrivilegeError;
 pub use map::{IdMaps, find_id_map_program};

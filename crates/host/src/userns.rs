@@ -17,7 +17,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space, set_thread_gr
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::privilege::{exit_at_once, use_root};
+use super::privilege::{exit_at_once, fork_with, use_root};
 
 /// A range of ids on disk, and the ids as which they appear in a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -239,40 +239,32 @@ struct ChildPipes<'a> {
 fn fork_into(namespace: NewNamespace<'_>, pipes: ChildPipes<'_>) -> io::Result<Pid> {
     let ChildPipes { wait, hold, tell } = pipes;
     let (wait, hold, tell) = (wait.as_raw_fd(), hold.as_raw_fd(), tell.as_raw_fd());
-    let flags = libc::c_long::from(libc::SIGCHLD);
-    // SAFETY: without CLONE_VM the child gets a copy of everything, as with fork(2): null for the
-    // stack keeps the current stack, and the other pointers are not used without their flags.
-    let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
-    if pid == 0 {
-        let mut byte = 0_u8;
-        // SAFETY: only system calls, and no memory except the bytes here: locks that other threads held
-        // at the fork are not touched. The child never returns into the code of the parent.
-        unsafe {
-            libc::close(hold);
-            let is_done = match namespace {
-                NewNamespace::User { owner } => {
-                    owner.is_none_or(|owner| become_owner(owner))
-                        && libc::unshare(libc::CLONE_NEWUSER) == 0
-                }
-                NewNamespace::NetworkOf(user) => {
-                    libc::setns(user.as_raw_fd(), libc::CLONE_NEWUSER) == 0
-                        && libc::unshare(libc::CLONE_NEWNET) == 0
-                }
-            };
-            let error = if is_done { 0 } else { *libc::__errno_location() };
-            // All error numbers of these calls fit into a byte.
-            let answer = error.to_le_bytes();
-            libc::write(tell, answer.as_ptr().cast(), 1);
-            libc::close(tell);
-            while libc::read(wait, (&raw mut byte).cast(), 1) < 0 {}
-            libc::_exit(0)
-        }
+    if let Some(pid) = fork_with(0)? {
+        return Ok(pid);
     }
-    if pid < 0 {
-        return Err(io::Error::last_os_error());
+    let mut byte = 0_u8;
+    // SAFETY: only system calls, and no memory except the bytes here: locks that other threads held
+    // at the fork are not touched. The child never returns into the code of the parent.
+    unsafe {
+        libc::close(hold);
+        let is_done = match namespace {
+            NewNamespace::User { owner } => {
+                owner.is_none_or(|owner| become_owner(owner))
+                    && libc::unshare(libc::CLONE_NEWUSER) == 0
+            }
+            NewNamespace::NetworkOf(user) => {
+                libc::setns(user.as_raw_fd(), libc::CLONE_NEWUSER) == 0
+                    && libc::unshare(libc::CLONE_NEWNET) == 0
+            }
+        };
+        let error = if is_done { 0 } else { *libc::__errno_location() };
+        // All error numbers of these calls fit into a byte.
+        let answer = error.to_le_bytes();
+        libc::write(tell, answer.as_ptr().cast(), 1);
+        libc::close(tell);
+        while libc::read(wait, (&raw mut byte).cast(), 1) < 0 {}
+        libc::_exit(0)
     }
-    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    Ok(pid.expect("the kernel returns the number of a process"))
 }
 
 /// Sets the effective user id of the process, and returns whether that succeeded. The capabilities of root are kept,

@@ -6,6 +6,7 @@ use std::os::fd::AsRawFd as _;
 
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{Gid, Uid, setresgid, setresuid};
+use rustix::process::Pid;
 
 use super::error::PrivilegeError;
 
@@ -16,18 +17,19 @@ pub fn check_single_thread() -> Result<(), PrivilegeError> {
     if threads == 1 { Ok(()) } else { Err(PrivilegeError::Threads) }
 }
 
-/// Forks this process, which must have one thread, with these flags of `clone(2)`. Returns the child's PID
-/// in the parent, and `None` in the child.
+/// Forks this process with these flags of `clone(2)`. Returns the child's PID in the parent, and `None` in the child.
+/// If this process has other threads, the child may make only system calls.
 #[expect(unsafe_code, reason = "there is no safe way to make a process that runs no program")]
-pub fn fork_with(flags: libc::c_int) -> io::Result<Option<u32>> {
+pub fn fork_with(flags: libc::c_int) -> io::Result<Option<Pid>> {
     let flags = libc::c_long::from(flags | libc::SIGCHLD);
     // SAFETY: without CLONE_VM the child gets a copy of everything, as with fork(2): null for the
-    // stack keeps the current stack, and the other pointers are not used without their flags. Without other
-    // threads, no lock can stay locked in the child.
+    // stack keeps the current stack, and the other pointers are not used without their flags. Locks that
+    // other threads held stay locked in the child, which takes none.
     match unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } {
-        0 => Ok(None),
         pid if pid < 0 => Err(io::Error::last_os_error()),
-        pid => Ok(Some(u32::try_from(pid).expect("the kernel returns the number of a process"))),
+        pid => {
+            Ok(Pid::from_raw(pid.try_into().expect("the kernel returns the number of a process")))
+        }
     }
 }
 

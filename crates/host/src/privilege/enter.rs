@@ -125,8 +125,7 @@ impl PauseProcess {
         drop((theirs, tell));
         let mut said = String::new();
         answer.read_to_string(&mut said).map_err(failed)?;
-        let between = Pid::from_raw(i32::try_from(between).unwrap_or_default());
-        while matches!(waitpid(between, WaitOptions::empty()), Err(Errno::INTR)) {}
+        while matches!(waitpid(Some(between), WaitOptions::empty()), Err(Errno::INTR)) {}
         let child = said.parse().ok().and_then(Pid::from_raw);
         let Some(child) = child else {
             // A killed pause process exists until its PID namespace has no process left; no PID is assigned there.
@@ -193,7 +192,7 @@ impl PauseProcess {
             });
         let said = match entered {
             Ok(None) => return None,
-            Ok(Some(pid)) => pid.to_string(),
+            Ok(Some(pid)) => pid.as_raw_pid().to_string(),
             Err((action, error)) => {
                 format!("{action}\n{}", error.raw_os_error().unwrap_or_default())
             }
@@ -225,8 +224,7 @@ pub fn enter_new(map: &IdMaps) -> Result<ForkSide, PrivilegeError> {
         }));
     };
     drop((theirs, wait));
-    let pid = Pid::from_raw(i32::try_from(pid).unwrap_or_default()).expect("it is a child");
-    let written = map.write(pid.as_raw_nonzero().get().unsigned_abs());
+    let written = map.write(pid.as_raw_pid().cast_unsigned());
     let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| failed(error.into()))?;
     let child = ChildHandle { pid, process, socket: ours };
     if let Err(error) = written {

@@ -95,6 +95,7 @@ impl PauseProcess {
             hold(wait, tell, cgroup, directory.as_ref());
         };
         drop((wait, tell));
+        let pid = pid.as_raw_pid().cast_unsigned();
         let process = ProcessIdentity::of(pid).ok_or(PrivilegeError::Ended { pid })?;
         let path = cgroup.map(|cgroup| cgroup.path().to_owned());
         let pause_process = PauseProcess { process, privilege: map.privilege(), cgroup: path };

@@ -293,7 +293,7 @@ impl<'a> LayerStack<'a> {
     pub fn find(&self, path: &Path) -> Result<Option<StackFile>, PathError> {
         let root = StackDirectory { parts: (0..self.layers.len()).rev().collect() };
         let (mut here, mut above) = (PathBuf::new(), vec![root]);
-        let mut left: VecDeque<OsString> = names(path);
+        let mut left: VecDeque<OsString> = names(path).collect();
         let mut links = 0;
         while let Some(name) = left.pop_front() {
             if name == OsStr::new("..") {
@@ -320,7 +320,7 @@ impl<'a> LayerStack<'a> {
                         above.truncate(1);
                         here.clear();
                     }
-                    for name in names(target).into_iter().rev() {
+                    for name in names(target).rev() {
                         left.push_front(name);
                     }
                 }
@@ -414,13 +414,12 @@ fn is_opaque(layer: &Path, path: &Path) -> Result<bool, PathError> {
 }
 
 /// Returns the names in a path, `..` included.
-fn names(path: &Path) -> VecDeque<OsString> {
-    let parts = path.components().filter_map(|part| match part {
+pub(crate) fn names(path: &Path) -> impl DoubleEndedIterator<Item = OsString> {
+    path.components().filter_map(|part| match part {
         Component::Normal(name) => Some(name.to_owned()),
         Component::ParentDir => Some("..".into()),
         Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
-    });
-    parts.collect()
+    })
 }
 
 #[cfg(test)]

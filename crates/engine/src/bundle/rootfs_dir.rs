@@ -17,6 +17,8 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use crate::rootfs::names;
+
 /// An open root file system.
 #[derive(Debug)]
 pub struct RootfsDir {
@@ -98,7 +100,7 @@ impl RootfsDir {
                     if target.is_absolute() {
                         real = PathBuf::from("/");
                     }
-                    for name in names(&target).collect::<Vec<_>>().into_iter().rev() {
+                    for name in names(&target).rev() {
                         left.push_front(name);
                     }
                 }
@@ -150,14 +152,6 @@ impl RootfsDir {
     fn resolve(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
         open_as_root(self.root.as_fd(), path, flags, Mode::empty())
     }
-}
-
-fn names(path: &Path) -> impl Iterator<Item = OsString> {
-    path.components().filter_map(|component| match component {
-        Component::Normal(name) => Some(name.to_owned()),
-        Component::ParentDir => Some("..".into()),
-        Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
-    })
 }
 
 fn is_symlink(file: BorrowedFd<'_>) -> bool {

@@ -4,6 +4,7 @@ use std::ffi::CStr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use oci_hooks_files::beneath::descriptor_path;
+use oci_hooks_files::fs::acl::{GROUP, USER};
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags, chmodat,
     chownat, fchmod, fchown, fgetxattr, flistxattr, fsetxattr, futimens, utimensat,
@@ -87,7 +88,7 @@ const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default
 const ACL_HEADER_BYTES: usize = 4;
 const ACL_ENTRY_BYTES: usize = 8;
 /// The tags of entries for a named user and a named group; other entries have no id.
-const ACL_NAMED: [u16; 2] = [2, 8];
+const ACL_NAMED: [u16; 2] = [USER, GROUP];
 
 /// Extended attribute with file capabilities. Values of version 3 end with the user id of the root
 /// of a user namespace.

@@ -2,10 +2,12 @@
 
 use std::fmt;
 
+use oci_hooks_host::version::parse;
+
 /// A version of three numbers, compared in order. The version of pasta is a date.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UplinkVersion {
-    numbers: [u32; 3],
+    numbers: [u64; 3],
 }
 
 /// The oldest pasta that is known to deliver complete answers on half-closed connections. Version 2023-03-09
@@ -52,7 +54,7 @@ impl UplinkVersion {
 
     /// Parses a date of eight digits.
     fn of_date(digits: &str) -> Option<Self> {
-        let number: u32 = digits.parse().ok().filter(|_| digits.len() == 8)?;
+        let number: u64 = digits.parse().ok().filter(|_| digits.len() == 8)?;
         let numbers = [number / 10_000, number / 100 % 100, number % 100];
         let is_date = (2020..2200).contains(&numbers[0])
             && (1..=12).contains(&numbers[1])
@@ -63,16 +65,8 @@ impl UplinkVersion {
     /// Parses the output of slirp4netns: `slirp4netns version 1.2.0`.
     pub(super) fn of_slirp4netns(output: &str) -> Option<Self> {
         let version = output.lines().find_map(|line| line.split_once("version "))?.1;
-        let version = version.split(|c: char| !c.is_ascii_digit() && c != '.').next()?;
-        let mut numbers = [0; 3];
-        let mut parts = version.split('.');
-        for number in &mut numbers {
-            *number = match parts.next() {
-                Some(part) => part.parse().ok()?,
-                None => 0,
-            };
-        }
-        Some(UplinkVersion { numbers })
+        let version = parse(version)?;
+        Some(UplinkVersion { numbers: [version.major, version.minor, version.patch] })
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use tracing::debug;
 
-use self::hierarchy::{MOUNT, hierarchies, keep_parents, poll_until};
+use self::hierarchy::{hierarchies, keep_parents, poll_until};
 
 mod available;
 mod below;
@@ -20,6 +20,7 @@ pub use available::AvailableCgroups;
 pub use below::{ChildCgroup, own_cgroup, remove_recorded};
 pub(crate) use below::{process_cgroup, remove_mounted};
 pub use group::{ContainerGroup, remove_container_cgroup, remove_group};
+pub(crate) use hierarchy::MOUNT;
 pub use hierarchy::PARENT;
 pub use processes::{LimitEvents, events, process_limit};
 pub use slice::GroupLimits;

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use oci_hooks_files::spawn::memory_file;
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{
     Pid, Signal, WaitOptions, getpid, getppid, kill_process, set_parent_process_death_signal,
     waitpid,
@@ -220,7 +220,7 @@ impl Drop for NamespaceChild {
     fn drop(&mut self) {
         // The child is not reaped yet, so neither call can fail.
         let _ = kill_process(self.pid, Signal::KILL);
-        while matches!(waitpid(Some(self.pid), WaitOptions::empty()), Err(Errno::INTR)) {}
+        let _ = retry_on_intr(|| waitpid(Some(self.pid), WaitOptions::empty()));
     }
 }
 
@@ -322,7 +322,7 @@ pub fn as_root_of<T: Serialize + DeserializeOwned>(
         exit_at_once(i32::from(written.is_err()))
     };
     // If other code reaps the child, it has ended as well.
-    while matches!(waitpid(Some(child), WaitOptions::empty()), Err(Errno::INTR)) {}
+    let _ = retry_on_intr(|| waitpid(Some(child), WaitOptions::empty()));
     answer.rewind()?;
     let done: Result<T, WorkFailure> = serde_json::from_reader(&answer)
         .map_err(|_| io::Error::other("the child process in the user namespace has ended"))?;

@@ -21,7 +21,7 @@ use rustix::mount::{MountFlags, mount};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use tracing::debug;
 
-use crate::cgroup::{own_cgroup, process_cgroup, remove_mounted};
+use crate::cgroup::{MOUNT, own_cgroup, process_cgroup, remove_mounted};
 
 /// Cgroup to which the processes of the service are moved, as in `DelegateSubgroup=` of the packaged unit, with which
 /// systemd starts them there since version 254.
@@ -35,8 +35,6 @@ const INIT: &str = "init";
 
 /// Cgroup of a systemd user manager itself. A cgroup with such a child is delegated to systemd, not to jobs.
 const MANAGER: &str = "init.scope";
-
-const MOUNT: &str = "/sys/fs/cgroup";
 
 /// The controllers that limits of containers need.
 const CONTROLLERS: [&str; 5] = ["cpu", "cpuset", "io", "memory", "pids"];

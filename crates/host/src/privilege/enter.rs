@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::ExitStatus;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, chdir, getcwd, geteuid, pidfd_open,
@@ -82,22 +82,13 @@ impl ChildHandle {
                 woken(&process);
             }
             if has_ended {
-                return collect(pid);
+                let ended = retry_on_intr(|| waitpid(Some(pid), WaitOptions::empty()))?;
+                let (_, status) = ended.expect("the call waits for the end");
+                return Ok(ExitStatus::from_raw(status.as_raw()));
             }
             if is_asked {
                 socket = socket.filter(owners::answer);
             }
-        }
-    }
-}
-
-/// Waits for a child to end, and returns its exit status.
-fn collect(pid: Pid) -> io::Result<ExitStatus> {
-    loop {
-        match waitpid(Some(pid), WaitOptions::empty()) {
-            Ok(Some((_, status))) => return Ok(ExitStatus::from_raw(status.as_raw())),
-            Ok(None) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
         }
     }
 }
@@ -125,7 +116,7 @@ impl PauseProcess {
         drop((theirs, tell));
         let mut said = String::new();
         answer.read_to_string(&mut said).map_err(failed)?;
-        while matches!(waitpid(Some(between), WaitOptions::empty()), Err(Errno::INTR)) {}
+        let _ = retry_on_intr(|| waitpid(Some(between), WaitOptions::empty()));
         let child = said.parse().ok().and_then(Pid::from_raw);
         let Some(child) = child else {
             // A killed pause process exists until its PID namespace has no process left; no PID is assigned there.

@@ -101,11 +101,26 @@ impl Verb {
 }
 
 impl ApiOperation {
-    /// Returns the rule of a Role that permits the operation.
+    /// Returns the rule of a Role or ClusterRole that permits the operation.
     #[must_use]
     pub fn rule(&self) -> String {
         let (resource, verbs) = (self.full_resource(), self.verbs());
-        format!("{{apiGroups: [\"\"], resources: [{resource}], verbs: [{verbs}]}}")
+        let group = match self.resource {
+            "version" => return format!("{{nonResourceURLs: [/version], verbs: [{verbs}]}}"),
+            "selfsubjectaccessreviews" => "authorization.k8s.io",
+            _ => "\"\"",
+        };
+        format!("{{apiGroups: [{group}], resources: [{resource}], verbs: [{verbs}]}}")
+    }
+
+    /// Returns the hint to add the rule that permits the operation.
+    fn hint(&self) -> String {
+        let role = match self.resource {
+            // Both are outside of namespaces.
+            "selfsubjectaccessreviews" | "version" => "a ClusterRole bound to the service account",
+            _ => "the service account's Role",
+        };
+        format!("add this line to `rules` of {role}: - {}", self.rule())
     }
 
     /// Returns the resource as a Role names it: `pods/exec`.
@@ -201,8 +216,8 @@ pub struct ApiRejection {
     pub causes: Vec<(String, String)>,
     /// Time to wait before a retry, from the server's `Retry-After`; `None` without one.
     pub retry_after: Option<Duration>,
-    /// Rule missing from the Role, if that is the reason.
-    pub rule: Option<String>,
+    /// Hint that names the missing rule of a Role or ClusterRole, if that is the reason.
+    pub hint: Option<String>,
 }
 
 impl Error for ApiRejection {}
@@ -243,7 +258,7 @@ impl ApiRejection {
             message,
             causes: details.1,
             retry_after: seconds.map(Duration::from_secs),
-            rule: is_rbac.then(|| operation.rule()),
+            hint: is_rbac.then(|| operation.hint()),
         }
     }
 
@@ -258,7 +273,7 @@ impl ApiRejection {
     }
 
     pub(super) fn is_denied(&self) -> bool {
-        self.code == 401 || self.rule.is_some()
+        self.code == 401 || self.hint.is_some()
     }
 
     fn is_quota(&self) -> bool {
@@ -283,7 +298,7 @@ impl StatusFields for Option<kube::core::response::StatusDetails> {
 
 impl Display for ApiRejection {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
-        let ApiRejection { code, message, causes, rule, .. } = self;
+        let ApiRejection { code, message, causes, hint, .. } = self;
         let fields = causes.iter().filter(|(field, _)| !field.is_empty());
         let fields: Vec<_> = fields.map(|(field, problem)| format!("{field}: {problem}")).collect();
         match (message.is_empty(), *code == 422 && !fields.is_empty()) {
@@ -291,11 +306,8 @@ impl Display for ApiRejection {
             (true, _) => write!(formatter, "the API server answered with code {code}")?,
             (false, _) => formatter.write_str(message)?,
         }
-        match rule {
-            Some(rule) => write!(
-                formatter,
-                "; add this line to `rules` of the service account's Role: - {rule}"
-            ),
+        match hint {
+            Some(hint) => write!(formatter, "; {hint}"),
             None => Ok(()),
         }
     }
@@ -381,14 +393,44 @@ mod tests {
     }
 
     #[test]
+    fn missing_permission_outside_of_namespaces_is_shown_as_a_clusterrole_rule() {
+        for (verb, resource, denial, expected) in [
+            (
+                Verb::Get,
+                "version",
+                "path \"/version\"",
+                "nonResourceURLs: [/version], verbs: [get]",
+            ),
+            (
+                Verb::Create,
+                "selfsubjectaccessreviews",
+                "resource \"selfsubjectaccessreviews\" in API group \"authorization.k8s.io\" at the cluster scope",
+                "apiGroups: [authorization.k8s.io], resources: [selfsubjectaccessreviews], verbs: [create]",
+            ),
+        ] {
+            let operation = ApiOperation { verb, resource, subresource: None, name: None };
+            let message = format!("forbidden: User \"u\" cannot {} {denial}", verb.name());
+            let body = serde_json::json!({ "message": message }).to_string();
+            let rejection = ApiRejection::new(&operation, 403, None, body.as_bytes());
+            assert!(rejection.is_denied());
+            assert_eq!(
+                rejection.to_string(),
+                format!(
+                    "{message}; add this line to `rules` of a ClusterRole bound to the service account: - {{{expected}}}"
+                )
+            );
+        }
+    }
+
+    #[test]
     fn quotas_and_admission_are_not_reported_as_missing_roles() {
         let body =
             r#"{"reason":"Forbidden","message":"pods \"a\" is forbidden: exceeded quota: q"}"#;
         let rejection = ApiRejection::new(&create(), 403, None, body.as_bytes());
-        assert!(rejection.is_quota() && rejection.rule.is_none() && !rejection.is_temporary());
+        assert!(rejection.is_quota() && rejection.hint.is_none() && !rejection.is_temporary());
         let body = r#"{"message":"pods \"a\" is forbidden: violates PodSecurity \"restricted\""}"#;
         let rejection = ApiRejection::new(&create(), 403, None, body.as_bytes());
-        assert!(!rejection.is_quota() && rejection.rule.is_none());
+        assert!(!rejection.is_quota() && rejection.hint.is_none());
     }
 
     #[test]

@@ -9,13 +9,13 @@ pub enum PodError {
     /// The request names a Dockerfile, whose image has to be built first.
     #[error("{dockerfile} is a Dockerfile, and a pod needs an image")]
     Dockerfile { dockerfile: String },
-    /// The step's program is unknown.
+    /// The program of a container step or a service is unknown.
     #[error(
         "the program of the image {image} is unknown, since its registry gave no answer: set `entrypoint` \
-         and `args` of the step"
+         and its arguments"
     )]
     NoFacts { image: String },
-    /// Neither the image nor the step has a program.
+    /// Neither the image nor the request has a program.
     #[error("the image {image} has no program of its own (ENTRYPOINT or CMD): set `entrypoint`")]
     NoProgram { image: String },
     /// The settings require the runner's claim, but none was found.

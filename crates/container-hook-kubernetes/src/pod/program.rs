@@ -25,13 +25,7 @@ pub fn container_command(
     let args = Some(words(&asked.program_args)).filter(|args| !args.is_empty());
     match (asked.role, asked.entry_point()) {
         (PlanRole::Service, None) => Ok((None, args)),
-        (PlanRole::Service, Some("")) => {
-            // With the image's entry point cleared, its arguments are the program.
-            let cmd = asked.facts.and_then(|image| image.cmd.clone());
-            let command = args.or_else(|| cmd.map(|cmd| words(&cmd)));
-            let image = || asked.image.to_owned();
-            Ok((Some(command.ok_or_else(|| PodError::NoProgram { image: image() })?), None))
-        }
+        (PlanRole::Service, Some("")) => Ok((Some(words(&program(asked)?)), None)),
         (PlanRole::Service, Some(program)) => Ok((Some(vec![literal(program)]), args)),
         (PlanRole::Job, _) => {
             let program = asked.args.entry_point.iter().chain(&asked.program_args);
@@ -57,11 +51,24 @@ pub fn hook_variables(pairs: &[(&str, &str)]) -> Vec<(&'static str, &'static str
     variables
 }
 
-/// Returns the program of a container step: the request's, else the image's.
+/// Returns the program of a container step, with its environment and directory.
 pub fn step_program(asked: &RequestedContainer<'_>) -> Result<StepProgram, HookError> {
+    let pairs = asked.env();
+    let env = pairs.iter().copied().chain(hook_variables(&pairs));
+    Ok(StepProgram {
+        args: program(asked)?,
+        env: env.map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
+        directory: asked.directory().map(str::to_owned),
+    })
+}
+
+/// Returns the program of a container: the request's, else the image's.
+fn program(asked: &RequestedContainer<'_>) -> Result<Vec<String>, PodError> {
     let image = || asked.image.to_owned();
     let given = &asked.program_args;
     let mut args = match asked.entry_point() {
+        // With the image's entry point cleared, the arguments are the program.
+        Some("") if !given.is_empty() => Vec::new(),
         Some(program) if !program.is_empty() => vec![program.to_owned()],
         cleared => {
             let facts = asked.facts.ok_or_else(|| PodError::NoFacts { image: image() })?;
@@ -75,13 +82,7 @@ pub fn step_program(asked: &RequestedContainer<'_>) -> Result<StepProgram, HookE
     };
     args.extend(given.iter().cloned());
     if args.is_empty() {
-        return Err(PodError::NoProgram { image: image() }.into());
+        return Err(PodError::NoProgram { image: image() });
     }
-    let pairs = asked.env();
-    let env = pairs.iter().copied().chain(hook_variables(&pairs));
-    Ok(StepProgram {
-        args,
-        env: env.map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
-        directory: asked.directory().map(str::to_owned),
-    })
+    Ok(args)
 }

@@ -27,14 +27,21 @@ fn step_runs_the_program_of_its_image_by_default() {
     assert_eq!(step(json!({"entryPoint": "sh", "entryPointArgs": ["-c", "x"]})), ["sh", "-c", "x"]);
     assert_eq!(step(json!({"entryPoint": "sh"})), ["sh"]);
     assert_eq!(step(json!({"createOptions": "--entrypoint ''"})), ["default"]);
-    let error = PodFixture::new().request_error(&json!({"image": "action:1"}));
-    assert!(
-        error.starts_with("container step: the program of the image action:1 is unknown"),
-        "{error}"
-    );
-    let world = PodFixture::new().image("action:1", &json!({}));
-    let error = world.request_error(&json!({"image": "action:1"}));
-    assert!(error.contains("has no program of its own"), "{error}");
+}
+
+#[test]
+fn unknown_program_differs_from_an_image_without_one() {
+    let step = json!({"image": "a"});
+    let service = services(&[("s", "a", "--entrypoint ''")]);
+    for request in [&step, &service] {
+        let error = PodFixture::new().request_error(request);
+        assert!(error.contains("the program of the image a is unknown"), "{error}");
+        let error = PodFixture::new().image("a", &json!({"Cmd": []})).request_error(request);
+        assert!(error.contains("the image a has no program of its own"), "{error}");
+    }
+    // The program is known without the image.
+    let step = json!({"image": "a", "createOptions": "--entrypoint ''", "entryPointArgs": ["x"]});
+    assert_eq!(args_of(&PodFixture::new(), &step), ["x"]);
 }
 
 #[test]

@@ -48,10 +48,8 @@ const NODES: &str =
     "in a cluster, the kubelet chooses the CPUs and the memory nodes of a container";
 const OOM: &str =
     "in a cluster, the kubelet sets the OOM score adjustment from the resource requests and limits";
-const OWN_NAMESPACE: &str =
-    "a pod has no field that shares the UTS or cgroup namespace of the host";
 
-const TABLE: [OptionRow; 35] = [
+const TABLE: [OptionRow; 36] = [
     row("memory", |o| o.resources.memory_bytes.is_some(), OfContainer(memory)),
     row(
         "memory-reservation",
@@ -123,12 +121,14 @@ const TABLE: [OptionRow; 35] = [
         ),
     ),
     row(
-        "uts=host, --cgroupns=host",
-        |o| {
-            o.host_namespaces.contains(&HostNamespace::Uts)
-                || o.host_namespaces.contains(&HostNamespace::Cgroup)
-        },
-        Nothing(OWN_NAMESPACE),
+        "uts=host",
+        |o| o.host_namespaces.contains(&HostNamespace::Uts),
+        Nothing("a pod has no field that shares the UTS namespace of the host"),
+    ),
+    row(
+        "cgroupns=host",
+        |o| o.host_namespaces.contains(&HostNamespace::Cgroup),
+        Nothing("a pod has no field that shares the cgroup namespace of the host"),
     ),
 ];
 

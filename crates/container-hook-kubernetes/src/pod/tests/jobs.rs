@@ -156,6 +156,9 @@ fn ineffective_options_are_reported_and_impossible_ones_rejected() {
         assert!(has_note(&made, &format!("job container: --{option} has no effect: ")), "{option}");
     }
     assert!(has_note(&made, "job container, service a: --init has no effect: "));
+    let world = PodFixture::new().policy("host-namespaces = [\"uts\"]");
+    let made = world.make_pod(&job_with("--uts=host"));
+    assert!(has_note(&made, "job container: --uts=host has no effect: "));
     let world = PodFixture::new();
     for (options, part) in [
         ("--privileged", "privileged = true"),

@@ -14,6 +14,9 @@ pub enum ContainerEnd {
     /// The pod has failed, for example by eviction.
     #[error("pod {pod} failed: {reason}")]
     Pod { pod: String, reason: String },
+    /// The cluster reports neither the pod's reason nor the container's end.
+    #[error("pod {pod} ended with phase {phase}")]
+    Phase { pod: String, phase: String },
     #[error("the node of pod {pod} is lost: {reason}")]
     Node { pod: String, reason: String },
     #[error("{container} of pod {pod} {end}")]
@@ -36,7 +39,7 @@ pub fn check(pod: Option<&Pod>, name: &str, container: &str) -> Result<(), Conta
     }
     match pod.status.as_ref().and_then(|status| status.phase.as_deref()) {
         Some(phase @ ("Failed" | "Succeeded")) => {
-            Err(ContainerEnd::Pod { pod: name, reason: format!("its phase is {phase}") })
+            Err(ContainerEnd::Phase { pod: name, phase: phase.to_owned() })
         }
         _ if pod.metadata.deletion_timestamp.is_some() => {
             Err(ContainerEnd::BeingDeleted { pod: name })
@@ -254,10 +257,7 @@ mod tests {
         assert_eq!(end_reason(lost), "the node of pod p is lost: NodeLost: Node n is gone");
         let unknown = json!({"phase": "Unknown"});
         assert_eq!(end_reason(unknown), "the node of pod p is lost: no status is reported");
-        assert_eq!(
-            end_reason(json!({"phase": "Succeeded"})),
-            "pod p failed: its phase is Succeeded"
-        );
+        assert_eq!(end_reason(json!({"phase": "Succeeded"})), "pod p ended with phase Succeeded");
         assert_eq!(check(None, "p", "job").unwrap_err().to_string(), "pod p was deleted");
     }
 

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
+use std::slice;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -27,9 +28,6 @@ use super::pod;
 use super::services::show_last;
 use super::share;
 use super::volumes;
-
-/// Timeout of an init container, longer than the runner's limit for jobs.
-const INIT_TIMEOUT: Duration = Duration::from_secs(35 * 24 * 3600);
 
 /// A container whose program has been started.
 pub struct LaunchedContainer {
@@ -109,27 +107,28 @@ pub fn launch_helpers(
     context: LaunchContext<'_>,
 ) -> Result<(), HookError> {
     for helper in helpers {
-        launch_helper(backend, helper, context)
-            .map_err(HookError::of(&helper.plan.container.title))?;
+        if helper.plan.container.role == PlanRole::Sidecar {
+            launch_until_healthy(backend, slice::from_ref(helper), context)?;
+        } else {
+            run_init(backend, helper, context)
+                .map_err(HookError::of(&helper.plan.container.title))?;
+        }
     }
     Ok(())
 }
 
-fn launch_helper(
+fn run_init(
     backend: &EngineBackend<'_>,
-    helper: &PendingContainer<'_>,
+    container: &PendingContainer<'_>,
     context: LaunchContext<'_>,
 ) -> Result<(), HookError> {
-    let LaunchedContainer { record, .. } = launch(backend, helper, context)?;
-    if helper.plan.container.role == PlanRole::Sidecar {
-        let alone = AtomicBool::new(false);
-        let Some(problem) = check_health(backend, helper, &record, &alone)? else { return Ok(()) };
-        show_last(backend, &record);
-        return Err(HookError::Unhealthy(vec![problem]));
-    }
-    let code = match backend.engine.wait(&record, INIT_TIMEOUT)? {
-        WaitOutcome::Ended { code } => code,
-        WaitOutcome::Running => None,
+    let LaunchedContainer { record, .. } = launch(backend, container, context)?;
+    // The runner limits the time of the job.
+    let code = loop {
+        let outcome = backend.engine.wait(&record, Duration::from_secs(3600))?;
+        if let WaitOutcome::Ended { code } = outcome {
+            break code;
+        }
     };
     report_limits(backend, &record);
     if code != Some(0) {

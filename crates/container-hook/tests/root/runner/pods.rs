@@ -196,6 +196,7 @@ fn unhealthy_sidecar_fails_the_job_with_its_output() {
         let ended = call.wait();
         assert!(ended.log().contains("out of order"), "{}", ended.log());
         let said = ended.failure();
+        assert!(!said.contains("sidecar side: sidecar side"), "{said}");
         assert!(said.contains("sidecar side is unhealthy"), "{said}");
         assert!(said.contains(":9/health does not answer"), "{said}");
     });

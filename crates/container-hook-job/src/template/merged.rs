@@ -54,7 +54,7 @@ pub struct MergeNote {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MergeRemark {
     /// A label by which the hook finds its containers was not changed.
-    #[error("the label {label} has no effect: the hook sets it")]
+    #[error("the label {label} has no effect: it is reserved for the hook")]
     Reserved { label: String },
     /// The value of a label or annotation was replaced.
     #[error("the {what} {name} was already set; this value replaces it")]

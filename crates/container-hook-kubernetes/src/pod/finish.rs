@@ -112,9 +112,8 @@ impl PodFinish<'_> {
         for (kind, name) in changed {
             let token = name.replace('~', "~0").replace('/', "~1");
             let kind_of_one = kind.trim_end_matches('s');
-            let text = format!(
-                "the {kind_of_one} {name} is reserved for the hook: the template's value is ignored"
-            );
+            let text =
+                format!("the {kind_of_one} {name} has no effect: it is reserved for the hook");
             self.note(&format!("/metadata/{kind}/{token}"), &text);
         }
         pod.metadata.owner_references = owner(self.own, self.job);

@@ -133,19 +133,20 @@ fn null_is_absent_and_removes_the_replaced_value() {
 }
 
 #[test]
-fn existing_label_is_replaced_with_a_note() {
+fn existing_label_is_replaced_with_a_note_unless_it_is_reserved() {
     let pod = json!({
         "metadata": {"labels": {"runner-pod": "r", "team": "a"}, "annotations": {"x": "1"}},
         "spec": {"containers": [{"name": "job", "image": "i"}]},
     });
     let base = BasePod::parse("pod.json", &pod.to_string()).unwrap();
-    let template = "metadata: {labels: {team: b, new: c}, annotations: {x: '2'}}";
+    let template = "metadata: {labels: {team: b, new: c, runner-pod: x}, annotations: {x: '2'}}";
     let merged = PodTemplate::parse("t.yaml", template).unwrap().merge_job(base).unwrap();
     assert_eq!(
         notes(&merged),
         [
             "t.yaml:1:21: the label team was already set; this value replaces it",
-            "t.yaml:1:53: the annotation x was already set; this value replaces it",
+            "t.yaml:1:38: the label runner-pod has no effect: it is reserved for the hook",
+            "t.yaml:1:68: the annotation x was already set; this value replaces it",
         ]
     );
     let labels = merged.pod.metadata.labels.unwrap();

@@ -363,9 +363,12 @@ fn template_cannot_remove_fields_of_the_hook() {
     assert_eq!(pod("/metadata/annotations/x"), "y");
     assert!(made.notes.iter().any(|note| note.contains("template.yaml:2:")
         && note.ends_with(
-            "the label app.kubernetes.io/managed-by is reserved for the hook: the template's value is ignored"
+            "the label app.kubernetes.io/managed-by has no effect: it is reserved for the hook"
         )));
-    assert!(has_note(&made, "the annotation com.github.actions.role is reserved for the hook"));
+    assert!(has_note(
+        &made,
+        "the annotation com.github.actions.role has no effect: it is reserved"
+    ));
     assert_eq!(pod("/spec/automountServiceAccountToken"), false);
     assert_eq!(pod("/spec/restartPolicy"), "Never");
     assert_eq!(pod("/spec/activeDeadlineSeconds"), 50);

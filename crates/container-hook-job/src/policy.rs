@@ -113,7 +113,7 @@ impl Policy {
 
 /// An option or volume that the policy denies.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{option} is not allowed on this machine: {advice}")]
+#[error("{option} is not allowed: {advice}")]
 pub struct PolicyDenial {
     /// Option with its value, or volume.
     pub option: String,

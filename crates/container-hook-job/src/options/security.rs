@@ -69,10 +69,9 @@ pub(super) fn uts(options: &mut CreateOptions, value: &str) -> Result<(), String
 }
 
 pub(super) fn user(_options: &mut CreateOptions, value: &str) -> Result<(), String> {
-    // The admin's settings choose the user namespace, not the workflow.
     match value {
         "" | "host" => Ok(()),
-        _ => Err("must be host: the settings of this machine choose the user namespace".to_owned()),
+        _ => Err("must be host: the admin's settings choose the user namespace".to_owned()),
     }
 }
 

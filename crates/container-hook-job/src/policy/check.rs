@@ -222,7 +222,7 @@ impl Policy {
                 let bare = name.strip_prefix("CAP_").unwrap_or(name);
                 let section = self.section("policy");
                 let advice =
-                    format!("its admin can add {bare:?} to `capabilities` under {section}");
+                    format!("the admin can add {bare:?} to `capabilities` under {section}");
                 denials.push(option_denial(&format!("--cap-add {bare}"), &advice));
             }
         }
@@ -323,7 +323,7 @@ impl Policy {
     }
 
     fn allow(&self, entry: &str) -> String {
-        format!("its admin can allow it with `{entry}` under {}", self.section("policy"))
+        format!("the admin can allow it with `{entry}` under {}", self.section("policy"))
     }
 
     /// Returns the name of a settings table for messages, with its file.

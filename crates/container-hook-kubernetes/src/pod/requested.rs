@@ -221,7 +221,7 @@ fn devices(options: &mut CreateOptions) -> Vec<PolicyDenial> {
 fn gpus(policy: &Policy, options: &mut CreateOptions) -> Result<(), PolicyDenial> {
     let advice = match options.gpus.take() {
         Some(_) if policy.gpus.is_none() => format!(
-            "its admin can allow it with the table {}, which may be empty",
+            "the admin can allow it with the table {}, which may be empty",
             policy.section("policy.gpus")
         ),
         Some(GpuOption::Devices(_)) => {
@@ -248,7 +248,7 @@ fn node_selector(
     if !settings.node_selectors {
         denials.extend(selector.iter().map(|(label, value)| PolicyDenial {
             option: format!("--label {SELECTOR}{label}={value}"),
-            advice: "its admin can allow it with `node-selectors = true` under [kubernetes] of the settings"
+            advice: "the admin can allow it with `node-selectors = true` under [kubernetes] of the settings"
                 .to_owned(),
         }));
     }

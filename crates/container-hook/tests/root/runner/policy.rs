@@ -259,7 +259,7 @@ fn exceeding_a_maximum_is_denied_if_configured() {
         let said = prepare(&mut runner, "--memory 2g").failure();
         let file = installation.host().path().join("container-hook.toml");
         let expected = format!(
-            "--memory 2GiB is not allowed on this machine: the maximum is `memory = \"1GiB\"` under \
+            "--memory 2GiB is not allowed: the maximum is `memory = \"1GiB\"` under \
              [policy.max] in {}",
             file.display()
         );

@@ -112,7 +112,7 @@ pub fn run(args: &PruneArgs, context: &mut CliContext) -> Result<CliExit, HookCo
         context.note(problem);
     }
     for problem in &set_aside {
-        context.note(&format!("set aside: {problem}"));
+        context.note(&format!("cannot empty the trash, the next prune tries again: {problem}"));
     }
     for image in &pruned.images {
         context.line(format!("removed {} ({})", image.reference, image.platform))?;

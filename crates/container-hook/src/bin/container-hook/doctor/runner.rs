@@ -29,7 +29,7 @@ pub fn user() -> HostCheck {
     let uid = uid.as_raw();
     let name = users::user_by_id(uid)
         .map_or_else(|| uid.to_string(), |user| format!("{} ({uid})", user.name));
-    HostCheck::ok("user", format!("{name}, whose containers need no root"))
+    HostCheck::ok("user", format!("{name}: containers run without root"))
 }
 
 pub fn settings(loaded: &LoadedSettings<HookFileSettings>) -> HostCheck {

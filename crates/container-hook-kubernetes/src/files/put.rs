@@ -6,11 +6,13 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::Instant;
 
-use oci_hooks_files::fs::PathContext as _;
+use oci_hooks_files::fs::{PathContext as _, PathError};
 use oci_hooks_init::files::{AppliedChange, ChangeFinder, SentChange};
 use oci_hooks_init::frames::FrameError;
 use oci_hooks_init::frames::files::{DATA_BYTES, FileScope, FilesFrame};
+use tokio::sync::Notify;
 use tokio::task::yield_now;
+use tokio::time::timeout;
 
 use super::error::{ExchangeSummary, FileProblems, FilesError, format_path, is_full};
 use super::exchange::{ALIVE, ALIVE_EVERY, ExchangeAttempts, receive_answer, send_keepalives};
@@ -23,6 +25,8 @@ use crate::agent::{AgentLink, AgentSession, FrameReceiver, FrameSender};
 const MARK_BYTES: usize = 1 << 20;
 /// Number of changes after which a mark is sent.
 const MARK_CHANGES: u64 = 1000;
+/// Maximum number of unconfirmed marks, whose changes are in memory: a hostile agent may confirm none.
+const MAX_MARKS: usize = 16;
 
 /// Uploads the changes of the runner since the last exchange. Files that only the container has are
 /// kept, unless the runner has removed them.
@@ -39,15 +43,7 @@ pub async fn upload_tree(
     let (mut attempts, mut summary) = (ExchangeAttempts::default(), ExchangeSummary::default());
     loop {
         let link = session.link().await?;
-        let state = RefCell::new(UploadState {
-            update: record.update()?,
-            unconfirmed: VecDeque::from([Vec::new()]),
-            got_further: false,
-            is_sent: false,
-            summary: ExchangeSummary::default(),
-            problems: FileProblems::default(),
-        });
-        let attempt = UploadAttempt { from, to, scope, record, state };
+        let attempt = UploadAttempt::new(from, to, scope, record)?;
         let result = attempt.run(link).await;
         let got_further = attempt.finish(result.is_ok(), &mut summary)?;
         match result {
@@ -58,18 +54,17 @@ pub async fn upload_tree(
 }
 
 /// Receives answers until the agent is done, and calls `marked` for each mark that the agent
-/// confirms. Returns the files that the agent could not write.
+/// confirms, with whether all changes before it were written. Returns the files that the agent could not
+/// write.
 pub async fn answers(
     from: &mut FrameReceiver,
     root: &Path,
-    marked: &mut dyn FnMut() -> Result<(), FilesError>,
+    marked: &mut dyn FnMut(bool) -> Result<(), FilesError>,
 ) -> Result<FileProblems, FilesError> {
     let (root, mut problems) = (root.display().to_string(), FileProblems::default());
     loop {
         match receive_answer(from).await? {
-            // The changes before this mark may include the failed one, which must not be recorded as done.
-            FilesFrame::Mark if !problems.is_empty() => {}
-            FilesFrame::Mark => marked()?,
+            FilesFrame::Mark => marked(problems.is_empty())?,
             FilesFrame::Problem(problem) if is_full(&problem) => {
                 let path = format_path(&root, &problem.path);
                 return Err(FilesError::ContainerFull { path });
@@ -91,6 +86,8 @@ struct UploadAttempt<'p> {
     scope: &'p FileScope,
     record: &'p ExchangeRecord,
     state: RefCell<UploadState>,
+    /// Notified of each confirmed mark.
+    confirmed: Notify,
 }
 
 /// State shared by the sending and the receiving half of an upload.
@@ -99,7 +96,7 @@ struct UploadState {
     /// Changes that the agent has not confirmed: a list for each mark sent, and one for the changes
     /// after the last mark.
     unconfirmed: VecDeque<Vec<AppliedChange>>,
-    /// Set once the agent has confirmed a mark, which counts as progress.
+    /// Set once changes before a mark were recorded, which counts as progress.
     got_further: bool,
     /// Set once everything was sent, except perhaps the last frames.
     is_sent: bool,
@@ -107,7 +104,24 @@ struct UploadState {
     problems: FileProblems,
 }
 
-impl UploadAttempt<'_> {
+impl<'p> UploadAttempt<'p> {
+    fn new(
+        from: &'p HostTree,
+        to: &'p Path,
+        scope: &'p FileScope,
+        record: &'p ExchangeRecord,
+    ) -> Result<Self, PathError> {
+        let state = RefCell::new(UploadState {
+            update: record.update()?,
+            unconfirmed: VecDeque::from([Vec::new()]),
+            got_further: false,
+            is_sent: false,
+            summary: ExchangeSummary::default(),
+            problems: FileProblems::default(),
+        });
+        Ok(UploadAttempt { from, to, scope, record, state, confirmed: Notify::new() })
+    }
+
     async fn run(&self, link: &mut AgentLink) -> Result<(), FilesError> {
         let (sending, receiving) = link.split();
         tokio::select! {
@@ -159,6 +173,11 @@ impl UploadAttempt<'_> {
             if !has_more {
                 break;
             }
+            while self.state.borrow().unconfirmed.len() > MAX_MARKS {
+                if timeout(ALIVE_EVERY, self.confirmed.notified()).await.is_err() {
+                    to.send(&ALIVE).await?;
+                }
+            }
         }
         self.state.borrow_mut().is_sent = true;
         FilesFrame::Done { skipped: changes.skipped_count() }.encode(&mut out);
@@ -167,7 +186,10 @@ impl UploadAttempt<'_> {
     }
 
     async fn receive(&self, from: &mut FrameReceiver) -> Result<(), FilesError> {
-        let mut marked = || self.state.borrow_mut().confirm();
+        let mut marked = |is_written| {
+            self.confirmed.notify_one();
+            self.state.borrow_mut().confirm(is_written)
+        };
         let problems = answers(from, self.to, &mut marked).await?;
         self.state.borrow_mut().problems.append(problems);
         Ok(())
@@ -200,13 +222,60 @@ impl UploadState {
         }
     }
 
-    /// Records the changes before the oldest unconfirmed mark, which the agent has confirmed.
-    fn confirm(&mut self) -> Result<(), FilesError> {
+    /// Records the changes before the oldest unconfirmed mark, which the agent has confirmed, unless one of
+    /// them or of earlier ones may have failed.
+    fn confirm(&mut self, is_written: bool) -> Result<(), FilesError> {
         if self.unconfirmed.len() == 1 {
             return Err(FrameError::Invalid("mark").into());
         }
-        self.got_further = true;
         let confirmed = self.unconfirmed.pop_front().unwrap_or_default();
+        if !is_written {
+            return Ok(());
+        }
+        self.got_further = true;
         Ok(confirmed.into_iter().try_for_each(|change| self.update.set(change))?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+    use std::future::poll_fn;
+    use std::pin::pin;
+    use std::task::Poll;
+
+    use tokio::io::{empty, sink};
+
+    use super::*;
+    use crate::agent::testing::block_on;
+
+    #[test]
+    fn number_of_unconfirmed_marks_is_limited() {
+        block_on(async {
+            let dir = tempfile::tempdir().unwrap();
+            let tree = dir.path().join("tree");
+            fs::create_dir(&tree).unwrap();
+            let length = (2 * MAX_MARKS * MARK_BYTES) as u64;
+            File::create(tree.join("file")).unwrap().set_len(length).unwrap();
+            let (from, scope) = (HostTree::open(&tree).unwrap(), FileScope::all());
+            let record = ExchangeRecord::new(dir.path().join("record"));
+            let attempt = UploadAttempt::new(&from, Path::new("/"), &scope, &record).unwrap();
+            let mut link = AgentLink::new(sink(), empty());
+            let mut sending = pin!(attempt.send(link.split().0));
+            while !attempt.state.borrow().is_sent {
+                let polled = poll_fn(|context| Poll::Ready(sending.as_mut().poll(context))).await;
+                assert!(polled.is_pending());
+                {
+                    let mut state = attempt.state.borrow_mut();
+                    assert!(state.unconfirmed.len() <= MAX_MARKS + 1);
+                    while state.unconfirmed.len() > 1 {
+                        state.confirm(true).unwrap();
+                    }
+                }
+                attempt.confirmed.notify_one();
+                // The writer of the stream is another task.
+                yield_now().await;
+            }
+        });
     }
 }

@@ -79,7 +79,7 @@ impl Transfer<'_> {
         };
         let told = async {
             let mut unmarked =
-                || -> Result<(), FilesError> { Err(FrameError::Invalid("mark").into()) };
+                |_: bool| -> Result<(), FilesError> { Err(FrameError::Invalid("mark").into()) };
             let problems = answers(told_by, self.to, &mut unmarked).await?;
             if problems.is_empty() { Ok(()) } else { Err(FilesError::Failed(problems)) }
         };

@@ -105,7 +105,7 @@ fn protected_files(ends: &ExchangeDirs) -> Vec<(Vec<u8>, super::trees::FileSnaps
 }
 
 #[test]
-fn changes_are_not_confirmed_after_a_failed_one() {
+fn changes_are_not_recorded_after_a_failed_one() {
     block_on(async {
         let failed = FileProblem { action: FileAction::Write, path: b"file".to_vec(), errno: 30 };
         let told = frames(&[FilesFrame::Mark, FilesFrame::Problem(failed), FilesFrame::Mark]);
@@ -113,14 +113,14 @@ fn changes_are_not_confirmed_after_a_failed_one() {
         let (_sender, receiver) = link.split();
         // The hello.
         assert!(receiver.receive().await.is_ok());
-        let mut confirmed = 0;
-        let mut confirm = || {
-            confirmed += 1;
+        let mut confirmed = Vec::new();
+        let mut confirm = |is_written: bool| {
+            confirmed.push(is_written);
             Ok(())
         };
         let problems = answers(receiver, Path::new("/"), &mut confirm).await;
         assert!(problems.is_ok_and(|problems| !problems.is_empty()));
-        assert_eq!(confirmed, 1);
+        assert_eq!(confirmed, [true, false]);
     });
 }
 

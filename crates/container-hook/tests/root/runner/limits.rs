@@ -311,7 +311,10 @@ fn volumes_that_cannot_be_limited_are_rejected() {
         installation.host().shell(&format!("truncate -s 64M {volumes}/*.ext4"));
         let said = try_again(&mut runner);
         assert!(said.contains("named volumes are limited to 64MiB in "), "{said}");
-        assert!(said.contains("the limit is now 32MiB: run `e2fsck -f` and `resize2fs`"), "{said}");
+        assert!(
+            said.contains("`volumes` under [limits] is now 32MiB: run `e2fsck -f` and `resize2fs`"),
+            "{said}"
+        );
         let script = format!("rm {volumes}/*.ext4; for d in {volumes}/*/; do mkdir $d/old; done");
         installation.host().shell(&script);
         let said = try_again(&mut runner);

@@ -172,8 +172,16 @@ pub fn run(args: &LintArgs, context: &mut CommandContext) -> Result<CliExit, Hoo
     }
     let mut errors = Vec::new();
     if args.fix {
-        if !inputs.texts.is_empty() {
-            return fix::texts(&inputs, &options, context);
+        if let Some((path, text)) = inputs.texts.first() {
+            if args.paths.len() > 1 {
+                return Err(HooksCommandError::Usage {
+                    message: "--fix cannot combine standard input or a pipe with other files: it \
+                              writes the fixed text to standard output"
+                        .to_owned(),
+                    hint: Some("fix the other files in another call".to_owned()),
+                });
+            }
+            return fix::text(path, text, &options, context);
         }
         errors = fix::write(&inputs, &options, context);
     }

@@ -88,6 +88,10 @@ fn standard_input_is_fixed_to_standard_output() {
     let temp = tempfile::tempdir().unwrap();
     let ran = lint_in(temp.path(), &["--content-only", "--fix", "-"], BROKEN);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), FIXED));
+    fs::write(temp.path().join("a.json"), BROKEN).unwrap();
+    let ran = lint_in(temp.path(), &["--content-only", "--fix", "-", "a.json"], BROKEN);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
+    assert!(ran.stderr.contains("--fix cannot combine standard input"), "{}", ran.stderr);
 }
 
 /// A shell passes `<(command)` as the path of a pipe.

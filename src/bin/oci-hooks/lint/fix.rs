@@ -56,23 +56,19 @@ fn rewrite(
     Ok(())
 }
 
-/// Writes the fixed texts of standard input and of pipes.
-pub fn texts(
-    inputs: &LintInputs,
+/// Writes the fixed text of standard input or of a pipe.
+pub fn text(
+    path: &Path,
+    text: &[u8],
     options: &LintOptions,
     context: &mut CommandContext,
 ) -> Result<CliExit, HooksCommandError> {
-    let mut exit = CliExit::Done;
-    for (path, text) in &inputs.texts {
-        let fixed = lint::fix_text(path, text, options);
-        context.write(&fixed.text)?;
-        print_fixes(path, &fixed, context);
-        let left = lint::lint_text(path, &fixed.text, options);
-        if left.iter().any(|finding| finding.severity > lint::Severity::Note) {
-            exit = CliExit::Findings;
-        }
-    }
-    Ok(exit)
+    let fixed = lint::fix_text(path, text, options);
+    context.write(&fixed.text)?;
+    print_fixes(path, &fixed, context);
+    let left = lint::lint_text(path, &fixed.text, options);
+    let found = left.iter().any(|finding| finding.severity > lint::Severity::Note);
+    Ok(if found { CliExit::Findings } else { CliExit::Done })
 }
 
 /// Writes a diff of the changes that `--fix` would make. The exit code is 1 if there are any.

@@ -299,6 +299,14 @@ pub fn config_path(path: &Path) -> PathBuf {
     }
 }
 
+/// Returns the file name of an input; `None` for standard input, and for a descriptor such as `/dev/fd/63`, which a
+/// shell passes for `<(command)`.
+pub fn input_name(path: &Path) -> Option<&OsStr> {
+    let is_descriptor = path == OsStr::new("-")
+        || ["/dev/stdin", "/dev/fd", "/proc"].iter().any(|at| path.starts_with(at));
+    path.file_name().filter(|_| !is_descriptor)
+}
+
 /// Opens a file for reading. A pipe such as `/dev/fd/63`, which a shell passes for `<(command)`, is accepted, and a FIFO
 /// in a directory is an error: its writer may never come.
 pub fn open_input(path: &Path) -> Result<fs::File, HooksCommandError> {
@@ -333,4 +341,14 @@ pub fn read_limited(from: impl Read, path: &Path) -> Result<Vec<u8>, HooksComman
         });
     }
     Ok(text)
+}
+
+#[test]
+fn descriptors_have_no_file_name() {
+    for path in ["-", "/dev/stdin", "/dev/fd/63", "/proc/self/fd/0"] {
+        assert_eq!(input_name(Path::new(path)), None, "{path}");
+    }
+    for path in ["a.json", "-/a.json", "./-", "/dev/shm/a.json"] {
+        assert_eq!(input_name(Path::new(path)), Path::new(path).file_name(), "{path}");
+    }
 }

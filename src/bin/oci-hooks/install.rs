@@ -15,7 +15,7 @@ use oci_hooks_cli::exit::CliExit;
 use oci_hooks_cli::terminal::escape_control;
 use serde::Serialize;
 
-use crate::context::CommandContext;
+use crate::context::{CommandContext, input_name};
 use crate::directories::{self, HookDirectories};
 use crate::error::{Diagnostic, HooksCommandError};
 
@@ -61,16 +61,11 @@ pub struct InstallOptions {
 }
 
 pub fn run(args: &InstallArgs, context: &mut CommandContext) -> Result<CliExit, HooksCommandError> {
-    let name = match (&args.options.name, args.file.file_name()) {
-        (Some(name), _) => name.as_os_str(),
-        (None, Some(name)) if args.file != OsStr::new("-") => name,
-        _ => {
-            return Err(HooksCommandError::Usage {
-                message: "a hook from standard input needs a name".to_owned(),
-                hint: Some("pass --name NAME".to_owned()),
-            });
-        }
-    };
+    let name = args.options.name.as_deref().or_else(|| input_name(&args.file));
+    let name = name.ok_or_else(|| HooksCommandError::Usage {
+        message: "a hook from standard input or a pipe needs a name".to_owned(),
+        hint: Some("pass --name NAME".to_owned()),
+    })?;
     let name = HookName::new(name)?;
     let text = context.read_hook(&args.file)?;
     args.options.install(&name, &args.file, &text, context)

@@ -1,6 +1,6 @@
 //! `oci-hooks migrate`.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
@@ -12,7 +12,7 @@ use oci_hooks::hooks::{LoadOptions, PathCheck};
 use oci_hooks_cli::exit::CliExit;
 use serde::Serialize;
 
-use crate::context::CommandContext;
+use crate::context::{CommandContext, input_name};
 use crate::diff;
 use crate::error::{Diagnostic, HooksCommandError};
 use crate::install::{ChangeJson, write};
@@ -117,7 +117,7 @@ impl MigrateArgs {
             PrestartTreatment::Keep => PrestartMigration::Keep,
             PrestartTreatment::CreateRuntime => PrestartMigration::CreateRuntime,
         };
-        let migration = migrate(&name_of(path), &text, options).map_err(|fault| {
+        let migration = migrate(name_of(path), &text, options).map_err(|fault| {
             HooksCommandError::Fault { path: path.to_owned(), fault: Box::new(fault) }
         })?;
         let Some(migration) = migration else {
@@ -154,8 +154,8 @@ impl MigrateArgs {
     ) -> Result<Option<MigrationDestination<'a>>, HooksCommandError> {
         match &self.output {
             Some(dir) => Ok(Some(MigrationDestination::Directory(dir))),
-            None if self.in_place && path == OsStr::new("-") => Err(HooksCommandError::Usage {
-                message: "--in-place cannot be combined with standard input".to_owned(),
+            None if self.in_place && input_name(path).is_none() => Err(HooksCommandError::Usage {
+                message: "--in-place cannot be combined with standard input or a pipe".to_owned(),
                 hint: Some("omit --in-place, or name a directory with -o".to_owned()),
             }),
             None if self.in_place => Ok(Some(MigrationDestination::Replace { path, text })),
@@ -219,10 +219,7 @@ fn diagnostic(path: &Path, remark: &MigrationNote) -> Diagnostic {
     }
 }
 
-/// Returns the name of the new file, which is `hook.json` for standard input.
-fn name_of(path: &Path) -> OsString {
-    match path.file_name() {
-        Some(name) if path != OsStr::new("-") => name.to_owned(),
-        _ => OsString::from("hook.json"),
-    }
+/// Returns the name of the new file, which is `hook.json` for standard input and pipes.
+fn name_of(path: &Path) -> &OsStr {
+    input_name(path).unwrap_or(OsStr::new("hook.json"))
 }

@@ -244,8 +244,10 @@ fn install_reads_standard_input_under_a_name() {
     let ran = env.run_with_input(&["install", "-", "--name", "a"], &text);
     assert_eq!(ran.stdout, "wrote {ROOT}/etc/a.json\n");
     assert_eq!(env.read("etc/a.json"), text);
-    let ran = env.run_with_input(&["install", "-"], "");
-    assert!(ran.stderr.contains("--name"), "{}", ran.stderr);
+    for input in ["-", "/dev/stdin"] {
+        let ran = env.run_with_input(&["install", input], "");
+        assert!(ran.stderr.contains("--name"), "{input}: {}", ran.stderr);
+    }
 }
 
 #[test]

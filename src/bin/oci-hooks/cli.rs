@@ -86,11 +86,13 @@ pub enum HooksCommand {
 }
 
 impl HooksCommand {
-    /// Returns whether the command always follows the rules of a consumer, and so needs the version of podman.
+    /// Returns whether the command always follows the rules of a consumer, and so needs the version of podman. `explain`
+    /// needs it only for a configuration: the engine of a container decides.
     pub fn has_consumer(&self) -> bool {
         !matches!(
             self,
             HooksCommand::Inject(_)
+                | HooksCommand::Explain(_)
                 | HooksCommand::Doctor(_)
                 | HooksCommand::Schema(_)
                 | HooksCommand::Pattern(_)

@@ -103,7 +103,7 @@ pub fn run(args: &ExplainArgs, context: &mut CommandContext) -> Result<CliExit, 
             *rules = ContainerRules { consumer, by: "--as".to_owned(), dirs: None, exempt: None };
         }
         Some(rules) => context.consumer = rules.consumer.clone(),
-        None => {}
+        None => context.use_installed(),
     }
     let (path, text) = match container.as_ref().map(|container| &container.config) {
         Some(ContainerConfig::Text { text, by }) => (PathBuf::from(by), text.clone()),

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use oci_hooks_files::fs::{PathError, ReadError};
 use oci_hooks_files::spelling::closest_name;
 
-use super::PatternError;
+use super::{PatternError, SchemaVersion};
 use crate::json::{SyntaxError, TextLocation};
 
 /// Reasons to reject a hook file.
@@ -31,7 +31,11 @@ pub enum HookError {
     },
     /// The schema version is unknown.
     #[error("unknown hook version {version:?}")]
-    UnknownVersion { version: String },
+    UnknownVersion {
+        version: String,
+        /// Version whose form the file has.
+        meant: SchemaVersion,
+    },
     /// A 0.1.0 file without `hook`.
     #[error("missing required property: hook")]
     MissingHook,
@@ -116,7 +120,7 @@ impl HookError {
             HookError::Type { expected: "a string", found: "object" } => {
                 "a 1.0.0 file starts with \"version\": \"1.0.0\"; a file without it is read as 0.1.0".to_owned()
             }
-            HookError::UnknownVersion { .. } => "write \"version\": \"1.0.0\"".to_owned(),
+            HookError::UnknownVersion { meant, .. } => format!("write \"version\": {:?}", meant.name()),
             HookError::MissingHook => "set hook to the path of the program, or \"version\" to \"1.0.0\" if this is a 1.0.0 file".to_owned(),
             HookError::MissingPath => "set hook.path to the absolute path of the program".to_owned(),
             HookError::MissingStages => "name at least one stage, such as \"createRuntime\"".to_owned(),
@@ -181,5 +185,16 @@ impl MatchError {
     /// Returns a stable name of the kind of error, for programs.
     pub fn class(&self) -> &'static str {
         "empty-args"
+    }
+}
+
+#[test]
+fn hint_about_an_unknown_version_fits_the_form_of_the_file() {
+    use super::{HookDefinition, ParseOptions};
+
+    for (hook, version) in [(r#""/bin/true""#, "0.1.0"), (r#"{"path": "/bin/true"}"#, "1.0.0")] {
+        let text = format!(r#"{{"version": "2", "hook": {hook}, "stages": ["poststop"]}}"#);
+        let fault = HookDefinition::parse(text.as_bytes(), ParseOptions::default()).unwrap_err();
+        assert_eq!(fault.error.hint(), Some(format!("write \"version\": {version:?}")));
     }
 }

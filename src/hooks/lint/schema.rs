@@ -133,7 +133,8 @@ fn version(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
             }
         }
         (Some(version), Some(member)) => {
-            let error = HookError::UnknownVersion { version: version.to_owned() };
+            let meant = fields.form.unwrap_or(SchemaVersion::V1_0_0);
+            let error = HookError::UnknownVersion { version: version.to_owned(), meant };
             let fix = fields.form.map(SchemaVersion::name).map(|name| {
                 LintFix::replace(
                     format!("write {name}"),
@@ -141,9 +142,8 @@ fn version(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
                     format!("\"{name}\""),
                 )
             });
-            let name = fields.form.unwrap_or(SchemaVersion::V1_0_0).name();
             sink.report_at(&rules::UNKNOWN_VERSION, member.value, error.to_string())
-                .hint(format!("write \"version\": \"{name}\""))
+                .hint(format!("write \"version\": {:?}", meant.name()))
                 .fix(fix);
         }
         (None, None) => {

@@ -73,7 +73,13 @@ fn version(root: JsonValue<'_>) -> Result<SchemaVersion, HookFault> {
         "1.0.0" => Ok(SchemaVersion::V1_0_0),
         "0.1.0" | "" => Ok(SchemaVersion::V0_1_0),
         _ => Err(HookFault {
-            error: HookError::UnknownVersion { version: version.text },
+            error: HookError::UnknownVersion {
+                version: version.text,
+                meant: match root.get("hook").and_then(JsonValue::as_str) {
+                    Some(_) => SchemaVersion::V0_1_0,
+                    None => SchemaVersion::V1_0_0,
+                },
+            },
             location: version.at.map(JsonValue::location),
         }),
     }

@@ -1,5 +1,7 @@
 //! Unified diffs of JSON texts.
 
+use std::borrow::Cow;
+use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
 
 use oci_hooks::json::JsonDocument;
@@ -55,6 +57,8 @@ fn write_lines(
 ) -> Result<(), HooksCommandError> {
     let diff = TextDiff::from_lines(old, new);
     let name = escape_control(name.as_bytes());
+    // In a file or pipe, the diff is a patch, whose lines must be those of the file.
+    let is_terminal = io::stdout().is_terminal();
     let mut wrote_header = false;
     for hunk in diff.unified_diff().context_radius(3).iter_hunks() {
         if !wrote_header {
@@ -64,7 +68,10 @@ fn write_lines(
         }
         context.line(context.paint.paint(style::HINT, hunk.header()))?;
         for change in hunk.iter_changes() {
-            let line = change.value().trim_end_matches('\n');
+            let mut line = Cow::Borrowed(change.value().trim_end_matches('\n'));
+            if is_terminal {
+                line = escape_control(line.as_bytes()).into();
+            }
             context.line(match change.tag() {
                 ChangeTag::Delete => context.paint.paint(style::BAD, format_args!("-{line}")),
                 ChangeTag::Insert => context.paint.paint(style::GOOD, format_args!("+{line}")),

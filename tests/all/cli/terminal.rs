@@ -84,3 +84,14 @@ Examples:
 ";
     assert!(help.contains(expected), "{help}");
 }
+
+#[test]
+fn control_characters_in_a_diff_are_escaped() {
+    let env = HookEnv::new();
+    env.hook("a.json", r#""always": true"#, r#""poststop""#);
+    env.write("a.json", &env.read("a.json").replacen('{', "{\n  // \u{1b}[2J!", 1));
+    let text = run_on_terminal(80, "lint --content-only --diff a.json", &env.path(""));
+    assert!(text.contains("\n-  // \\u{1b}[2J!\n") && !text.contains('\u{1b}'), "{text:?}");
+    let ran = env.run(&["lint", "--content-only", "--diff", "a.json"]);
+    assert!(ran.stdout.contains("\n-  // \u{1b}[2J!\n"), "{ran:?}");
+}

@@ -59,8 +59,8 @@ impl JobContext<'_> {
 
     pub(super) fn upload(&mut self, artifact: &ArtifactUpload) -> Result<(), BuiltinError> {
         let name = &artifact.artifact_name;
-        if !self.applies(artifact.on_success, artifact.on_failure) {
-            self.notice(&format!("Skipping artifacts {name:?}: not configured for this status"));
+        let part = format!("artifacts {name:?}");
+        if !self.applies(&part, artifact.on_success, artifact.on_failure) {
             return Ok(());
         }
         let chosen = artifact.paths.iter().flat_map(|path| to_words(&["--path", path]));
@@ -68,7 +68,7 @@ impl JobContext<'_> {
         let untracked = artifact.untracked.then(|| "--untracked".to_owned());
         let what: Vec<_> = chosen.chain(excluded).chain(untracked).collect();
         if what.is_empty() {
-            self.notice(&format!("Skipping artifacts {name:?}: no paths configured"));
+            self.notice(&format!("Skipping {part}: no paths configured"));
             return Ok(());
         }
         self.notice("Uploading artifacts...");
@@ -197,8 +197,7 @@ impl JobContext<'_> {
     /// Archives and uploads a cache, unless it is for another job status or has no paths.
     pub(super) fn archive(&mut self, cache: &CacheArchive) -> Result<(), BuiltinError> {
         let CacheArchive { key, descriptor, .. } = cache;
-        if !self.applies(cache.on_success, cache.on_failure) {
-            self.notice(&format!("Skipping cache {key}: not configured for this status"));
+        if !self.applies(&format!("cache {key}"), cache.on_success, cache.on_failure) {
             return Ok(());
         }
         let chosen = cache.paths.iter().flat_map(|path| to_words(&["--path", path]));

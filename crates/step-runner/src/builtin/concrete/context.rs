@@ -89,9 +89,15 @@ impl<'a> JobContext<'a> {
         self.env.insert("CI_JOB_STATUS".to_owned(), status.name().to_owned());
     }
 
-    /// Returns `on_success` if the scripts are running or have succeeded, or else `on_failure`.
-    pub(super) fn applies(&self, on_success: bool, on_failure: bool) -> bool {
-        if self.is_successful() { on_success } else { on_failure }
+    /// Returns `on_success` if the scripts are running or have succeeded, or else `on_failure`. Prints a notice that
+    /// `part` is skipped if that is false.
+    pub(super) fn applies(&mut self, part: &str, on_success: bool, on_failure: bool) -> bool {
+        let applies = if self.is_successful() { on_success } else { on_failure };
+        if !applies {
+            let status = self.status.name();
+            self.notice(&format!("Skipping {part}: not configured for job status {status}"));
+        }
+        applies
     }
 
     pub(super) fn is_successful(&self) -> bool {

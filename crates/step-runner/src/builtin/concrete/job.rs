@@ -306,8 +306,7 @@ impl JobContext<'_> {
         if script.script.is_empty() {
             return Ok(());
         }
-        if !self.applies(script.on_success, script.on_failure) {
-            self.notice(&format!("Skipping step {name}: not configured for this status"));
+        if !self.applies(&format!("step {name}"), script.on_success, script.on_failure) {
             return Ok(());
         }
         if matches!(self.config.shell.as_str(), "pwsh" | "powershell") {

@@ -177,7 +177,7 @@ fn failed_job_stores_only_files_for_failures() {
         &played.text,
         &[
             "archive_cache_on_failure",
-            "Skipping cache good",
+            "Skipping cache good: not configured for job status failed",
             "Creating cache any...",
             "upload_artifacts_on_failure",
             "artifacts-uploader runs",

@@ -1,13 +1,15 @@
 //! `step-runner submit`.
 
+use std::cell::Cell;
+use std::future::pending;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::pin::pin;
 use std::thread;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args, ValueEnum};
+use futures_util::future::{Either, select};
 use oci_hooks_cli::context::OutputError;
 use oci_hooks_cli::exit::CliExit;
 use oci_hooks_files::fs::random_u64;
@@ -22,6 +24,7 @@ use step_runner::resolve::{Interrupt, ReferenceContext};
 use step_runner::wire::proto::step_result::Status;
 use step_runner::wire::proto::{Job, RunRequest, Variable};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::time::timeout;
 
 use crate::error::StepRunnerError;
 use crate::step_args::{SOURCE, StepArgs};
@@ -30,12 +33,16 @@ use crate::{environment, report, resolver};
 /// Exit code after Ctrl-C, as in shells.
 const INTERRUPTED: u8 = 130;
 
+/// Maximum time to wait for the answer to a close request. The server answers when the job has ended, and closes the
+/// job also if the client leaves earlier.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Send a step to a running server, and follow its log
 #[derive(Args, Debug)]
 #[command(group = ArgGroup::new(SOURCE).required(true), after_help = "\
 The server reads STEP: a directory or a file must exist where the server runs. Ctrl-C cancels the job, which \
-may run its cleanup steps; a second Ctrl-C closes it: the server removes the job when it has ended, and kills it \
-if it runs longer than --grace and --cleanup of serve allow.
+may run its cleanup steps; a second Ctrl-C closes it and does not wait: the server removes the job when it has \
+ended, and kills it if it runs longer than --grace and --cleanup of serve allow.
 
 Examples:
   step-runner submit ./build --input target=release   Run a step on the default socket
@@ -77,13 +84,16 @@ pub fn run(args: &SubmitArgs) -> Result<CliExit, StepRunnerError> {
     let signals = signals()?;
     let socket = args.socket.clone().unwrap_or_else(environment::server_socket);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let (outcome, interrupts) = runtime.map_err(StepRunnerError::Threads)?.block_on(async {
+    let interrupts = Cell::new(0);
+    let outcome = runtime.map_err(StepRunnerError::Threads)?.block_on(async {
         // `StepClient` requires a tokio runtime.
         let client = StepClient::new(ServerAddress::Socket(socket.clone())).with_give_up(args.wait);
-        let interrupts = Arc::new(AtomicUsize::new(0));
-        tokio::spawn(interrupt(client.clone(), request.id.clone(), signals, interrupts.clone()));
-        let outcome = follow(&client, request, args.format).await;
-        (outcome, interrupts.load(Ordering::Relaxed))
+        let followed = pin!(follow(&client, request, args.format));
+        let interrupted = pin!(interrupt(&client, &id, signals, &interrupts));
+        match select(followed, interrupted).await {
+            Either::Left((outcome, _)) => outcome,
+            Either::Right(_) => Ok(None),
+        }
     });
     let outcome = outcome.map_err(|error| match error {
         StepRunnerError::Submit(source @ ClientError::Unreachable { .. }) => {
@@ -96,12 +106,12 @@ pub fn run(args: &SubmitArgs) -> Result<CliExit, StepRunnerError> {
             show(&id, &outcome, args.format)?;
             Ok(match outcome.status {
                 Status::Success => CliExit::Done,
-                _ if interrupts > 0 => CliExit::Code(INTERRUPTED),
+                _ if interrupts.get() > 0 => CliExit::Code(INTERRUPTED),
                 _ => CliExit::Code(u8::try_from(outcome.exit_code).unwrap_or(1)),
             })
         }
         // The job was closed, so its status is unknown.
-        None if interrupts > 1 => Ok(CliExit::Code(INTERRUPTED)),
+        None if interrupts.get() > 1 => Ok(CliExit::Code(INTERRUPTED)),
         None => Err(StepRunnerError::Submit(ClientError::Lost { id })),
     }
 }
@@ -248,22 +258,33 @@ fn signals() -> Result<UnboundedReceiver<()>, StepRunnerError> {
     Ok(receiver)
 }
 
-/// Cancels the job at the first SIGINT or SIGTERM, and closes it at a later SIGINT. `signals` gets
-/// a message for each of these.
+/// Cancels the job at the first SIGINT or SIGTERM. Closes it at a later SIGINT, and returns without waiting for the end
+/// of the job. `signals` gets a message for each of these.
 async fn interrupt(
-    client: StepClient,
-    id: String,
+    client: &StepClient,
+    id: &str,
     mut signals: UnboundedReceiver<()>,
-    interrupts: Arc<AtomicUsize>,
+    interrupts: &Cell<usize>,
 ) {
-    while signals.recv().await.is_some() {
-        let number = interrupts.fetch_add(1, Ordering::Relaxed) + 1;
-        let asked = if number == 1 { client.cancel(&id).await } else { client.close(&id).await };
-        if let Err(error) = asked {
-            let action = if number == 1 { "cancel" } else { "close" };
-            let reason = oci_hooks_files::error::chain(&error);
-            report::error(&format!("cannot {action} job {id:?}: {reason}"));
-        }
+    signals.recv().await;
+    interrupts.set(1);
+    let cancelled = pin!(async {
+        report_failure("cancel", id, client.cancel(id).await);
+        pending::<()>().await;
+    });
+    // The server may not answer.
+    select(cancelled, pin!(signals.recv())).await;
+    interrupts.set(2);
+    if let Ok(closed) = timeout(CLOSE_TIMEOUT, client.close(id)).await {
+        report_failure("close", id, closed);
+    }
+}
+
+/// Prints the error of a request about a job.
+fn report_failure(action: &str, id: &str, result: Result<(), ClientError>) {
+    if let Err(error) = result {
+        let reason = oci_hooks_files::error::chain(&error);
+        report::error(&format!("cannot {action} job {id:?}: {reason}"));
     }
 }
 

@@ -5,7 +5,7 @@ use std::io::Read as _;
 use std::process::{Command, Stdio};
 
 use oci_hooks_files::fs::random_u64;
-use oci_hooks_testsupport::program::{DEADLINE, run, wait};
+use oci_hooks_testsupport::program::{DEADLINE, run, wait, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -126,11 +126,14 @@ fn first_ctrl_c_cancels_the_job() {
     assert!(rest.contains("cleaned\n"), "{rest}");
 }
 
-/// The server kills the job after the time for its cleanup.
 #[test]
-fn second_ctrl_c_closes_the_job() {
-    let server = ServerFixture::with(&["--cleanup", "10s"], &[]);
-    interrupt_after(&server, &["up", "cleaning"], "echo cleaning; sleep 1000");
+fn second_ctrl_c_closes_the_job_without_waiting_for_its_end() {
+    let server = ServerFixture::with(&["--grace", "1h", "--cleanup", "1h"], &[]);
+    let cleanup = "echo cleaning; while [ ! -e gate ]; do sleep 0.05; done";
+    interrupt_after(&server, &["up", "cleaning"], cleanup);
+    fs::write(server.work_dir().join("gate"), "").unwrap();
+    let has_log = || server.files().iter().any(|file| file.ends_with("log"));
+    wait_until("the job is removed", || !has_log());
 }
 
 #[test]

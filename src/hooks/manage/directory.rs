@@ -7,8 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use oci_hooks_files::fs::{
-    ExpectedFile, FileAt, FileKind, PathContext, PathError, ReadError, ReplaceError,
-    ReplaceOptions, make_directory, open_directory,
+    ExpectedFile, FileAt, PathContext, PathError, ReadError, ReplaceError, ReplaceOptions,
+    make_directory, open_directory,
 };
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, FlockOperation, flock, linkat, readlinkat, renameat, statat, unlinkat};
@@ -91,29 +91,21 @@ impl<'a> LockedDirectory<'a> {
         Ok(LockedDirectory { path, opened: Some(opened) })
     }
 
-    /// Reads an entry. An entry that is no regular file is an error, symlinks included.
+    /// Reads an entry: a regular file, or the target of a symlink. Another entry is an error.
     pub(super) fn entry(&self, name: &OsStr) -> Result<EntryContent, ManageError> {
-        let Some(file) = self.file(name)? else { return Ok(EntryContent::Absent) };
-        match file.read(MAX_FILE_BYTES) {
+        let Some(opened) = &self.opened else { return Ok(EntryContent::Absent) };
+        match readlinkat(opened, name, Vec::new()) {
+            Ok(target) => return Ok(EntryContent::Link(target)),
+            // No symlink, or missing.
+            Err(Errno::INVAL | Errno::NOENT) => {}
+            Err(error) => return Err(PathError::new("open", &self.path.join(name), error).into()),
+        }
+        match self.file(opened, name)?.read(MAX_FILE_BYTES) {
             Ok((text, _)) => Ok(EntryContent::File(text)),
             Err(ReadError::Path(error)) if error.source.kind() == io::ErrorKind::NotFound => {
                 Ok(EntryContent::Absent)
             }
             Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Reads an entry as [`entry`](Self::entry) does, or the target of a symlink.
-    pub(super) fn entry_or_link(&self, name: &OsStr) -> Result<EntryContent, ManageError> {
-        match (self.entry(name), &self.opened) {
-            (
-                Err(ManageError::Replace(ReplaceError::NotAFile { path, kind: FileKind::Symlink })),
-                Some(opened),
-            ) => {
-                let target = readlinkat(opened, name, Vec::new()).with_path("read", &path)?;
-                Ok(EntryContent::Link(target))
-            }
-            (entry, _) => entry,
         }
     }
 
@@ -128,11 +120,10 @@ impl<'a> LockedDirectory<'a> {
         Ok(WriteAttributes { mode: stat.st_mode, owner: (stat.st_uid, stat.st_gid) })
     }
 
-    /// Returns a handle to a file, which need not exist; `None` if the directory does not exist.
-    fn file(&self, name: &OsStr) -> Result<Option<FileAt>, ManageError> {
-        let Some(opened) = &self.opened else { return Ok(None) };
+    /// Returns a handle to a file of the open directory, which need not exist.
+    fn file(&self, opened: &OwnedFd, name: &OsStr) -> Result<FileAt, PathError> {
         let opened = opened.try_clone().with_path("open", self.path)?;
-        Ok(Some(FileAt::in_directory(opened, name, &self.path.join(name))?))
+        Ok(FileAt::in_directory(opened, name, &self.path.join(name)))
     }
 
     pub(super) fn apply(
@@ -146,9 +137,8 @@ impl<'a> LockedDirectory<'a> {
             // Directories are created before this one is opened.
             ChangeStep::CreateDirectory { .. } => {}
             ChangeStep::Write { path, replaces, text } => {
-                let file = self.file(name_of(path))?.ok_or_else(missing)?;
                 let expected = match replaces {
-                    true => ExpectedFile::Unchanged(file.read(MAX_FILE_BYTES)?.1),
+                    true => ExpectedFile::FileOrLink,
                     false => ExpectedFile::Absent,
                 };
                 let options = ReplaceOptions {
@@ -157,7 +147,7 @@ impl<'a> LockedDirectory<'a> {
                     owner: Some(attributes.owner),
                     ..ReplaceOptions::default()
                 };
-                file.replace(text, &options)?;
+                self.file(here, name_of(path))?.replace(text, &options)?;
             }
             ChangeStep::Keep { path, kept } => {
                 let flags = AtFlags::empty();

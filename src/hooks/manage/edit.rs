@@ -94,14 +94,12 @@ impl HookEditor {
             let refuse = overwrite == OverwritePolicy::Refuse;
             let is_there = matches!(&found.own, EntryContent::File(own) if own == text);
             match &found.own {
-                EntryContent::Link(_) => return Err(found.link_error()),
                 EntryContent::File(_) if is_there => {}
-                EntryContent::File(own) if refuse => {
-                    let path = found.path.clone();
-                    return Err(match is_mask(own) {
-                        true => ManageError::Disabled { path },
-                        false => ManageError::Exists { path },
-                    });
+                EntryContent::File(own) if refuse && is_mask(own) => {
+                    return Err(ManageError::Disabled { path: found.path.clone() });
+                }
+                EntryContent::File(_) | EntryContent::Link(_) if refuse => {
+                    return Err(ManageError::Exists { path: found.path.clone() });
                 }
                 EntryContent::Absent if refuse && found.kept.exists() => {
                     return Err(ManageError::Disabled { path: found.kept_path.clone() });
@@ -169,13 +167,9 @@ impl HookEditor {
                             });
                         }
                     }
-                    let rest = match (&found.lower, own) {
-                        // Between two steps, neither the link nor the mask would hide that hook.
-                        (Some(_), EntryContent::Link(_)) => return Err(found.link_error()),
-                        (Some(_), _) => self.mask(&found)?,
-                        (None, _) => {
-                            HookChange::step(ChangeStep::Remove { path: found.path.clone() })
-                        }
+                    let rest = match &found.lower {
+                        Some(_) => self.mask(&found)?,
+                        None => HookChange::step(ChangeStep::Remove { path: found.path.clone() }),
                     };
                     steps.extend(rest.steps);
                     Ok(HookChange { steps, notes: rest.notes })
@@ -277,8 +271,7 @@ impl<'n> FilesOfName<'n> {
         let is_there = |path: &PathBuf| path.symlink_metadata().is_ok();
         let lower_dirs = dirs.iter().rev().filter(|lower| lower.as_path() != dir);
         let lower = lower_dirs.map(|lower| lower.join(name.as_os_str())).find(is_there);
-        let (own, kept) =
-            (opened.entry_or_link(name.as_os_str())?, opened.entry_or_link(&kept_name)?);
+        let (own, kept) = (opened.entry(name.as_os_str())?, opened.entry(&kept_name)?);
         Ok(FilesOfName { name, own, path, kept, kept_path, lower })
     }
 
@@ -295,10 +288,6 @@ impl<'n> FilesOfName<'n> {
 
     fn uncovered_notes(&self) -> Vec<ChangeNote> {
         self.lower.clone().map(|path| ChangeNote::Uncovers { path }).into_iter().collect()
-    }
-
-    fn link_error(&self) -> ManageError {
-        ReplaceError::NotAFile { path: self.path.clone(), kind: FileKind::Symlink }.into()
     }
 
     fn no_such_hook_error(&self) -> ManageError {
@@ -363,8 +352,13 @@ pub fn write_migration(
         let mut old = None;
         if let MigrationDestination::Replace { path, text } = destination {
             let name = path.file_name().unwrap_or_default();
-            if directory.entry(name)? != EntryContent::File(text.to_vec()) {
-                return Err(ReplaceError::Changed { path: path.to_owned() }.into());
+            match directory.entry(name)? {
+                EntryContent::File(found) if found == text => {}
+                EntryContent::Link(_) => {
+                    let (path, kind) = (path.to_owned(), FileKind::Symlink);
+                    return Err(ReplaceError::NotAFile { path, kind }.into());
+                }
+                _ => return Err(ReplaceError::Changed { path: path.to_owned() }.into()),
             }
             attributes = directory.attributes(name)?;
             old = path.file_name();

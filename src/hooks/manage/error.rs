@@ -107,7 +107,7 @@ impl ManageError {
                 "give it a condition in `when` and a stage, or remove it with `oci-hooks remove`"
             }
             ManageError::Replace(ReplaceError::NotAFile { kind: FileKind::Symlink, .. }) => {
-                "change the file it points to, or remove the link with `oci-hooks remove`"
+                "name the file it points to"
             }
             ManageError::Replace(ReplaceError::Changed { .. }) => "check the file and try again",
             ManageError::Invalid(problem) => return problem.source.hint(),

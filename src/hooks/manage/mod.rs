@@ -4,7 +4,7 @@
 //! same name in earlier directories. A hook that came with a package is disabled by a *mask*: a file of
 //! the same name in the last directory, with a hook that never applies. A hook in the last
 //! directory itself is renamed to `NAME.json.disabled`, which no consumer reads. A symlink is
-//! renamed or removed itself; its target is only read.
+//! renamed, replaced or removed itself; its target is only read.
 //!
 //! The program of a mask is `/`. Consumers silently drop a hook whose program does not exist, and
 //! then use the hook that it masked: a mask that named the hook's own program would stop working

@@ -258,7 +258,7 @@ fn other_disabled_hook_of_the_name_is_not_overwritten() {
 }
 
 #[test]
-fn symbolic_link_is_disabled_enabled_and_removed_itself() {
+fn symbolic_link_is_disabled_enabled_replaced_and_removed_itself() {
     let target = hook("target");
     let host = TwoDirectories::new(&[("target", &target)]);
     let editor = host.editor(EditMode::Apply);
@@ -266,23 +266,28 @@ fn symbolic_link_is_disabled_enabled_and_removed_itself() {
     let (path, disabled) = (host.path("upper/x.json"), host.path("upper/x.json.disabled"));
     symlink("../target", &path).unwrap();
 
-    DISABLE(&editor).unwrap();
-    assert!(disabled.is_symlink() && !path.is_symlink());
-    assert_eq!(host.hooks_in_force(), pairs(&[]));
-    for _ in 0..2 {
-        ENABLE(&editor).unwrap();
-        assert!(path.is_symlink() && !disabled.is_symlink());
-        assert_eq!(host.hooks_in_force(), pairs(&[("x.json", "target")]));
+    for is_masking in [false, true] {
+        if is_masking {
+            fs::write(host.path("lower/x.json"), hook("lower")).unwrap();
+        }
+        DISABLE(&editor).unwrap();
+        assert!(disabled.is_symlink() && !path.is_symlink());
+        assert_eq!(path.exists(), is_masking);
+        assert_eq!(host.hooks_in_force(), pairs(&[]));
+        for _ in 0..2 {
+            ENABLE(&editor).unwrap();
+            assert!(path.is_symlink() && !disabled.is_symlink());
+            assert_eq!(host.hooks_in_force(), pairs(&[("x.json", "target")]));
+        }
     }
+    let refused = editor.install(&name(), hook("new").as_bytes(), OverwritePolicy::Refuse);
+    assert_eq!(refused.unwrap_err().class(), "exists");
+    INSTALL(&editor).unwrap();
+    assert!(!path.is_symlink());
+    assert_eq!(host.hooks_in_force(), pairs(&[("x.json", "new")]));
 
-    fs::write(host.path("lower/x.json"), hook("lower")).unwrap();
-    for operation in [INSTALL, DISABLE] {
-        let error = operation(&editor).unwrap_err();
-        assert_eq!(error.class(), "not-a-file");
-        assert!(error.hint().unwrap().contains("link"));
-    }
-    assert_eq!(host.hooks_in_force(), pairs(&[("x.json", "target")]));
-
+    fs::remove_file(&path).unwrap();
+    symlink("../target", &path).unwrap();
     REMOVE(&editor).unwrap();
     assert!(!path.is_symlink());
     assert_eq!(fs::read_to_string(host.path("target")).unwrap(), target);

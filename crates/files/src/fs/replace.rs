@@ -81,6 +81,8 @@ pub enum ExpectedFile {
     /// The file has not changed since it was read. This is checked just before the replacement; of two
     /// programs that replace a file within the same microseconds one can still undo the other.
     Unchanged(FileId),
+    /// The file is a regular file, a symbolic link, which is replaced itself, or does not exist.
+    FileOrLink,
 }
 
 /// Guarantee that new content is on disk before the old content is removed.
@@ -148,30 +150,25 @@ impl FileAt {
             SymlinkPolicy::Refuse => {
                 let directory =
                     open_directory(CWD, directory).with_path("open the directory of", path)?;
-                Self::in_directory(directory, name, path)
+                match readlinkat(&directory, name, Vec::new()) {
+                    // No symbolic link, or missing.
+                    Err(Errno::INVAL | Errno::NOENT) => {
+                        Ok(Self::in_directory(directory, name, path))
+                    }
+                    Err(error) => Err(PathError::new("open", path, error).into()),
+                    Ok(_) => {
+                        let kind = FileKind::Symlink;
+                        Err(ReplaceError::NotAFile { path: path.to_owned(), kind })
+                    }
+                }
             }
         }
     }
 
-    /// Returns a file by its name in an open directory; the file may not be a symbolic link. The path
-    /// is for messages.
-    pub fn in_directory(
-        directory: OwnedFd,
-        name: &OsStr,
-        path: &Path,
-    ) -> Result<Self, ReplaceError> {
-        let name = name.to_owned();
-        match readlinkat(&directory, &name, Vec::new()) {
-            // No symbolic link, or missing.
-            Err(Errno::INVAL | Errno::NOENT) => {
-                Ok(FileAt { directory, name, path: path.to_owned() })
-            }
-            Err(error) => Err(PathError::new("open", path, error).into()),
-            Ok(_) => {
-                let kind = FileKind::Symlink;
-                Err(ReplaceError::NotAFile { path: path.to_owned(), kind })
-            }
-        }
+    /// Returns a file by its name in an open directory. A symbolic link is not followed. The path is for
+    /// messages.
+    pub fn in_directory(directory: OwnedFd, name: &OsStr, path: &Path) -> Self {
+        FileAt { directory, name: name.to_owned(), path: path.to_owned() }
     }
 
     /// Returns the content of the file, of at most `limit_bytes` bytes, and its identity for
@@ -209,7 +206,7 @@ impl FileAt {
         self.check(options.expected)?;
         match options.expected {
             ExpectedFile::Absent => new.name(&self.name, RenameFlags::NOREPLACE),
-            ExpectedFile::Anything | ExpectedFile::Unchanged(_) => {
+            ExpectedFile::Anything | ExpectedFile::Unchanged(_) | ExpectedFile::FileOrLink => {
                 new.name(&self.name, RenameFlags::empty())
             }
         }
@@ -242,9 +239,11 @@ impl FileAt {
             ExpectedFile::Unchanged(id) if stat.map(FileId) != Some(id) => {
                 return Err(ReplaceError::Changed { path: self.path.clone() });
             }
-            ExpectedFile::Anything | ExpectedFile::Absent | ExpectedFile::Unchanged(_) => {}
+            _ => {}
         }
         match stat.as_ref().and_then(irregular_kind) {
+            // Mode and owner of a link are not those of a file.
+            Some(FileKind::Symlink) if expected == ExpectedFile::FileOrLink => Ok(None),
             Some(kind) => Err(ReplaceError::NotAFile { path: self.path.clone(), kind }),
             None => Ok(stat),
         }

@@ -230,9 +230,11 @@ impl ApiRejection {
         body: &[u8],
     ) -> Self {
         let status: Status = serde_json::from_slice(body).unwrap_or_default();
-        let details = status.details.unwrap_or_default_details();
+        let details = status.details.map(|details| (details.retry_after_seconds, details.causes));
+        let (wait, causes) = details.unwrap_or_default();
+        let causes = causes.into_iter().filter(|cause| !cause.message.is_empty());
         let seconds = retry_after.and_then(|seconds| seconds.trim().parse().ok());
-        let seconds = seconds.or((details.0 > 0).then_some(u64::from(details.0)));
+        let seconds = seconds.or((wait > 0).then_some(u64::from(wait)));
         let message = match status.message {
             message if !message.is_empty() => message,
             // The text of a load balancer.
@@ -256,7 +258,7 @@ impl ApiRejection {
             code,
             reason: status.reason,
             message,
-            causes: details.1,
+            causes: causes.map(|cause| (cause.field, cause.message)).collect(),
             retry_after: seconds.map(Duration::from_secs),
             hint: is_rbac.then(|| operation.hint()),
         }
@@ -278,21 +280,6 @@ impl ApiRejection {
 
     fn is_quota(&self) -> bool {
         self.code == 403 && self.message.contains("exceeded quota")
-    }
-}
-
-/// Reads the seconds to wait and the causes in the details of a Kubernetes `Status`.
-trait StatusFields {
-    fn unwrap_or_default_details(self) -> (u32, Vec<(String, String)>);
-}
-
-impl StatusFields for Option<kube::core::response::StatusDetails> {
-    fn unwrap_or_default_details(self) -> (u32, Vec<(String, String)>) {
-        self.map_or((0, Vec::new()), |details| {
-            let causes = details.causes.into_iter().filter(|cause| !cause.message.is_empty());
-            let causes = causes.map(|cause| (cause.field, cause.message)).collect();
-            (details.retry_after_seconds, causes)
-        })
     }
 }
 

@@ -29,8 +29,8 @@ const MAX_MESSAGE_BYTES: usize = 256;
 /// Time without a host after which a step is killed. The end of a step is kept at least as long.
 pub const AWAY: Duration = Duration::from_secs(300);
 
-/// Rules for steps that outlive the connection of their host.
-pub struct KeepRules {
+/// Settings of steps that outlive the connection of their host.
+pub struct KeeperSettings {
     pub agent_dir: AgentDirectory,
     /// Maximum time without an attached host, after which the step is killed.
     pub away: Duration,

@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use std::time::Duration;
 
 use crate::agent_dir::AgentDirectory;
-use crate::keeper::{AWAY, KeepRules};
+use crate::keeper::{AWAY, KeeperSettings};
 use crate::os::{self, SignalSet};
 use crate::{single, steps};
 
@@ -41,8 +41,8 @@ pub fn run(args: &[OsString]) -> i32 {
             }
         },
     };
-    let rules = KeepRules { agent_dir, away: seconds.map_or(AWAY, Duration::from_secs) };
-    steps::serve(listener.into(), steps::ServeOptions { program, rules: Some(rules) })
+    let settings = KeeperSettings { agent_dir, away: seconds.map_or(AWAY, Duration::from_secs) };
+    steps::serve(listener.into(), steps::ServeOptions { program, settings: Some(settings) })
 }
 
 fn report(what: &str) {

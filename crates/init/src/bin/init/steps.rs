@@ -8,7 +8,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
 
-use crate::keeper::KeepRules;
+use crate::keeper::KeeperSettings;
 use crate::os::{
     self, ChildStatus, ChildWait, ForkResult, POLLERR, POLLHUP, POLLIN, POLLRDHUP, PollFd, SIGCHLD,
     SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SignalSet,
@@ -35,9 +35,9 @@ pub struct ServeOptions {
     /// Process id of the container's program. Signals are forwarded to it, and this process exits
     /// with it.
     pub program: Option<i32>,
-    /// Rules for steps that outlive the connection of their host; `None` if steps are killed with
+    /// Settings of steps that outlive the connection of their host; `None` if steps are killed with
     /// it.
-    pub rules: Option<KeepRules>,
+    pub settings: Option<KeeperSettings>,
 }
 
 /// Starts steps until a terminating signal, or until the program exits; returns the exit code.
@@ -83,10 +83,10 @@ struct SupervisorProcess {
     /// Socket for messages of the supervisor, and to it.
     control: OwnedFd,
     /// The supervisor's step; `None` once its last answer is sent, or about to be.
-    open: Option<OpenStep>,
+    unanswered: Option<UnansweredStep>,
 }
 
-struct OpenStep {
+struct UnansweredStep {
     /// Copy of the connection to the host, to detect when the host disconnects; `None` if hosts may
     /// disconnect and return.
     host: Option<OwnedFd>,
@@ -98,17 +98,17 @@ impl SupervisorProcess {
     fn read_messages(&mut self) {
         let mut message = [0];
         while let Ok(1) = os::receive(self.control.as_fd(), &mut message, &mut Vec::new()) {
-            match &mut self.open {
+            match &mut self.unanswered {
                 // The host may already be lost.
-                Some(open) if message == KEPT => *open = OpenStep { host: None, lost: None },
-                _ => self.open = None,
+                Some(step) if message == KEPT => *step = UnansweredStep { host: None, lost: None },
+                _ => self.unanswered = None,
             }
         }
     }
 
     /// Returns whether hosts may attach to the step, unless the supervisor is about to exit.
     fn may_be_kept(&self) -> bool {
-        self.open.as_ref().is_none_or(|open| open.host.is_none())
+        self.unanswered.as_ref().is_none_or(|step| step.host.is_none())
     }
 }
 
@@ -162,13 +162,13 @@ impl StepServer {
         let Some(at) = self.running.iter().position(|running| running.pid == pid) else { return };
         let mut ended = self.running.swap_remove(at);
         ended.read_messages();
-        let Some(open) = ended.open else { return };
+        let Some(step) = ended.unanswered else { return };
         if matches!(status, ChildStatus::Signalled(_)) {
             // The supervisor's processes are children of this process now.
             let supervisors = self.running.iter().map(|running| running.pid);
             let supervisors: Vec<_> = supervisors.chain(self.additions.program).collect();
             self.kill_except(&supervisors);
-            if let Some(host) = &open.host {
+            if let Some(host) = &step.host {
                 self.fail(host, FailureKind::Supervisor, 0);
             }
         }
@@ -176,7 +176,7 @@ impl StepServer {
 
     /// Answers the host of a step that was not begun, or whose supervisor was killed.
     fn fail(&self, host: &OwnedFd, kind: FailureKind, errno: i32) {
-        let keeps = self.additions.rules.is_some();
+        let keeps = self.additions.settings.is_some();
         let frame = supervisor::failure_frame(keeps, StepFailure::new(kind, errno, ""));
         os::send_all(host.as_fd(), &frame);
     }
@@ -209,13 +209,14 @@ impl StepServer {
     fn check_steps(&mut self) {
         for running in &mut self.running {
             running.read_messages();
-            let is_late = running.open.as_mut().is_some_and(|OpenStep { host, lost }| {
-                let Some(host) = host else { return false };
-                let mut entries = [PollFd::new(host.as_fd(), POLLRDHUP)];
-                os::poll(&mut entries, Some(Duration::ZERO));
-                entries[0].is(POLLHUP | POLLRDHUP | POLLERR)
-                    && lost.get_or_insert_with(Instant::now).elapsed() > SUPERVISOR_PATIENCE
-            });
+            let is_late =
+                running.unanswered.as_mut().is_some_and(|UnansweredStep { host, lost }| {
+                    let Some(host) = host else { return false };
+                    let mut entries = [PollFd::new(host.as_fd(), POLLRDHUP)];
+                    os::poll(&mut entries, Some(Duration::ZERO));
+                    entries[0].is(POLLHUP | POLLRDHUP | POLLERR)
+                        && lost.get_or_insert_with(Instant::now).elapsed() > SUPERVISOR_PATIENCE
+                });
             // The step may have stopped its supervisor, which `SIGCHLD` reports.
             let _ = os::kill(running.pid, if is_late { SIGKILL } else { SIGCONT });
         }
@@ -223,8 +224,9 @@ impl StepServer {
 
     /// Begins the waiting steps, unless a step that has lost its host is still alive.
     fn begin(&mut self) {
-        let is_lost =
-            |running: &SupervisorProcess| running.open.as_ref().is_some_and(|o| o.lost.is_some());
+        let is_lost = |running: &SupervisorProcess| {
+            running.unanswered.as_ref().is_some_and(|step| step.lost.is_some())
+        };
         let is_busy = self.running.iter().any(is_lost);
         for (socket, until) in mem::take(&mut self.waiting) {
             if is_busy && Instant::now() < until {
@@ -252,14 +254,14 @@ impl StepServer {
                 let others = others.into_iter().filter(SupervisorProcess::may_be_kept);
                 let others = others.map(|other| other.control).collect();
                 let connection = HostConnection { socket, control: control.into(), is_busy };
-                let rules = self.additions.rules.as_ref();
-                let keeping = rules.map(|rules| Keeping { rules, others });
+                let settings = self.additions.settings.as_ref();
+                let keeping = settings.map(|settings| Keeping { settings, others });
                 supervisor::run(&self.tree, connection, keeping);
                 os::exit(0);
             }
             Ok(((control, _), ForkResult::Parent(pid))) => {
-                let open = Some(OpenStep { host: Some(socket), lost: None });
-                self.running.push(SupervisorProcess { pid, control: control.into(), open });
+                let unanswered = Some(UnansweredStep { host: Some(socket), lost: None });
+                self.running.push(SupervisorProcess { pid, control: control.into(), unanswered });
             }
         }
     }
@@ -276,7 +278,7 @@ impl StepServer {
         let mut is_lost = false;
         for running in &self.running {
             entries.push(PollFd::new(running.control.as_fd(), POLLIN));
-            let Some(OpenStep { host, lost }) = &running.open else { continue };
+            let Some(UnansweredStep { host, lost }) = &running.unanswered else { continue };
             let host = host.iter().filter(|_| lost.is_none());
             entries.extend(host.map(|host| PollFd::new(host.as_fd(), POLLRDHUP)));
             is_lost |= lost.is_some();

@@ -7,7 +7,7 @@ use std::mem;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use crate::keeper::{KeepRules, Keeper, YIELD};
+use crate::keeper::{Keeper, KeeperSettings, YIELD};
 use crate::os::{
     self, ChildStatus, ChildWait, ForkResult, POLLERR, POLLHUP, POLLIN, PollFd, SIGCHLD, SIGHUP,
     SIGINT, SIGKILL, SIGQUIT, SIGTERM, SignalSet,
@@ -44,7 +44,7 @@ pub struct HostConnection {
 
 /// Circumstances of steps that outlive the connection of their host.
 pub struct Keeping<'r> {
-    pub rules: &'r KeepRules,
+    pub settings: &'r KeeperSettings,
     /// Sockets for messages to the other supervisors of such steps.
     pub others: Vec<OwnedFd>,
 }
@@ -203,11 +203,11 @@ impl StepSupervisor<'_> {
         keeping: Keeping<'_>,
     ) -> Result<(), StepFailure> {
         let AttachRequest { id, from, step } = attach;
-        let Keeping { rules, others } = keeping;
+        let Keeping { settings, others } = keeping;
         // Before the claim: a host of the same id that cannot be passed on yet asks again, and is
         // passed on to this process then.
         self.tell(KEPT);
-        let claimed = if step.is_some() { rules.agent_dir.claim(&id) } else { Ok(false) };
+        let claimed = if step.is_some() { settings.agent_dir.claim(&id) } else { Ok(false) };
         let is_new = claimed.map_err(|error| failure(FailureKind::Setup, &error, "id file"))?;
         let Some(host) = self.socket.take() else { return Ok(()) };
         let Some(step) = step.filter(|_| is_new) else {
@@ -218,7 +218,7 @@ impl StepSupervisor<'_> {
         // Shows that the step is not lost while other steps are killed.
         os::send_all(host.as_fd(), &StepEvent::Heartbeat.encode());
         let is_free = yield_others(others);
-        let mut keeper = Keeper::new(id, rules.away, step.directory.clone());
+        let mut keeper = Keeper::new(id, settings.away, step.directory.clone());
         keeper.attach(host, from);
         self.keeper = Some(keeper);
         let started = match is_free {

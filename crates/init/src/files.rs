@@ -8,8 +8,11 @@ mod remove;
 mod walk;
 mod write;
 
-use std::ffi::CString;
 use std::io;
+
+use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, Stat, openat, statat};
+use rustix::io::{Errno, retry_on_intr};
 
 use crate::frames::files::{FileEntryKind, FileEntryState, FileTime};
 
@@ -20,48 +23,61 @@ pub use write::{AppliedChange, WritableTree, WriterRole};
 const PART: &[u8] = b".oci-hooks.part";
 /// Maximum depth of directories, each of which is kept open.
 const MAX_DEPTH: usize = 256;
+const LIST_BYTES: usize = 32 << 10;
 
-const FORMAT: u32 = 0o170_000;
-
-/// Metadata of a file.
-#[derive(Clone, Copy, Debug)]
-pub struct FileStat {
-    /// `None` for kinds that are not exchanged.
-    pub kind: Option<FileEntryKind>,
-    /// Permission bits, within `0o7777`.
-    pub mode: u32,
-    pub size_bytes: u64,
-    pub time: FileTime,
+/// Opens a file without following a link or blocking on a FIFO.
+fn open_at(dir: BorrowedFd<'_>, name: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    retry_on_intr(|| openat(dir, name, flags, Mode::RUSR | Mode::WUSR))
 }
 
-impl FileStat {
-    pub(crate) fn new(mode: u32, size_bytes: u64, (seconds, nanoseconds): (i64, u32)) -> Self {
-        let kind = match mode & FORMAT {
-            0o100_000 => Some(FileEntryKind::File),
-            0o040_000 => Some(FileEntryKind::Directory),
-            0o120_000 => Some(FileEntryKind::Link),
-            _ => None,
+/// Returns the state of a file, without following a link; `None` for kinds that are not exchanged.
+fn stat_at(dir: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<Option<FileEntryState>> {
+    Ok(to_state(&statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?))
+}
+
+#[expect(clippy::useless_conversion, reason = "other types on other architectures")]
+fn to_state(found: &Stat) -> Option<FileEntryState> {
+    let kind = match FileType::from_raw_mode(found.st_mode) {
+        FileType::RegularFile => FileEntryKind::File,
+        FileType::Directory => FileEntryKind::Directory,
+        FileType::Symlink => FileEntryKind::Link,
+        _ => return None,
+    };
+    // The size of a directory depends on the file system.
+    let size = if kind == FileEntryKind::Directory { 0 } else { found.st_size };
+    let nanoseconds = u32::try_from(found.st_mtime_nsec).unwrap_or(0);
+    Some(FileEntryState {
+        kind,
+        mode: found.st_mode & 0o7777,
+        size_bytes: u64::try_from(size).unwrap_or(0),
+        time: FileTime { seconds: found.st_mtime.into(), nanoseconds },
+    })
+}
+
+/// Calls a function with each name in a directory.
+fn for_each_name(dir: &OwnedFd, mut take: impl FnMut(&[u8])) -> rustix::io::Result<()> {
+    let mut buffer = Vec::with_capacity(LIST_BYTES);
+    let mut entries = RawDir::new(dir, buffer.spare_capacity_mut());
+    while let Some(entry) = entries.next() {
+        let entry = match entry {
+            // The directory has been removed.
+            Err(Errno::NOENT) => break,
+            entry => entry?,
         };
-        FileStat { kind, mode: mode & 0o7777, size_bytes, time: FileTime { seconds, nanoseconds } }
+        let name = entry.file_name();
+        if name != c"." && name != c".." {
+            take(name.to_bytes());
+        }
     }
-
-    pub(crate) fn state(&self) -> Option<FileEntryState> {
-        let kind = self.kind?;
-        // The size of a directory depends on the file system.
-        let size_bytes = if kind == FileEntryKind::Directory { 0 } else { self.size_bytes };
-        Some(FileEntryState { kind, mode: self.mode, size_bytes, time: self.time })
-    }
-}
-
-/// Converts a name to a C string.
-fn to_c_string(name: &[u8]) -> io::Result<CString> {
-    CString::new(name).map_err(|_| io::ErrorKind::InvalidInput.into())
+    Ok(())
 }
 
 fn errno(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(0)
 }
 
-fn is_missing(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::NotFound
+/// Returns whether the file, or a directory on its path, was removed or replaced.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }

@@ -62,8 +62,8 @@ pub const DEAD_WITHIN_SECONDS: u64 = 25;
 const HEADER_BYTES: usize = 5;
 /// Size above which an empty buffer is freed.
 const KEPT_BYTES: usize = 256 << 10;
-/// Limit of paths in the kernel.
-const MAX_PATH_BYTES: usize = 4096;
+/// Limit of paths in the kernel, with the NUL.
+pub(crate) const MAX_PATH_BYTES: usize = 4096;
 const LAST_SIGNAL: i32 = 64;
 
 /// First answer of the first process, with the oldest and the newest version that it supports.

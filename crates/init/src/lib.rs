@@ -7,7 +7,6 @@
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
-mod at;
 pub mod drain;
 pub mod files;
 pub mod frames;

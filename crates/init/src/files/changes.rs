@@ -3,18 +3,18 @@
 use std::cmp::Ordering;
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::os::fd::OwnedFd;
+
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
 
 use super::walk::{FileWalk, WalkItem};
 use super::write::AppliedChange;
-use super::{errno, is_missing};
+use super::{errno, is_gone};
 use crate::frames::files::{
     DATA_BYTES, FileAction, FileEntry, FileEntryKind, FileProblem, FileScope, ScopePosition,
     TreeChange, is_beneath, order,
 };
 
-const ENOTDIR: i32 = 20;
-const ELOOP: i32 = 40;
 /// Number of files to compare before returning to the caller.
 const FILES_AT_ONCE: usize = 256;
 
@@ -85,16 +85,19 @@ impl<'s> ChangeFinder<'s> {
                 (None, None) => return Ok(false),
                 (Some(_), None) => Ordering::Less,
                 (None, Some(_)) => Ordering::Greater,
-                (Some(found), Some(before)) => order(found.path(), &before.path),
+                (
+                    Some(Ok(FileEntry { path, .. }) | Err(FileProblem { path, .. })),
+                    Some(before),
+                ) => order(path, &before.path),
             };
             let old = if order.is_ge() { self.before.take() } else { None };
             let new = if order.is_le() { self.found.take() } else { None };
             match (new, old) {
-                (Some(WalkItem::Problem(problem)), _) => {
+                (Some(Err(problem)), _) => {
                     self.settled = Some(problem.path.clone());
                     tell(Err(problem));
                 }
-                (Some(WalkItem::Entry(entry)), old) => self.compare(entry, old, out, tell),
+                (Some(Ok(entry)), old) => self.compare(entry, old, out, tell),
                 (None, Some(old)) => {
                     self.settled = Some(old.path.clone());
                     TreeChange::Remove(old.path.clone()).encode(out);
@@ -148,11 +151,10 @@ impl<'s> ChangeFinder<'s> {
         let path = entry.path.clone();
         if let Err(error) = self.begin(entry, out, tell) {
             // Removed or replaced meanwhile: the next exchange detects that.
-            let is_changing = is_missing(&error)
-                || matches!(error.raw_os_error(), Some(ENOTDIR | ELOOP))
-                || error.kind() == io::ErrorKind::InvalidInput;
-            if !is_changing {
-                let problem = FileProblem { action: FileAction::Read, path, errno: errno(&error) };
+            let is_changing = is_gone(&error) || error.kind() == io::ErrorKind::InvalidInput;
+            let errno = errno(&error);
+            if !is_changing && errno != Errno::LOOP.raw_os_error() {
+                let problem = FileProblem { action: FileAction::Read, path, errno };
                 tell(Err(problem));
             }
         }
@@ -177,14 +179,12 @@ impl<'s> ChangeFinder<'s> {
                 TreeChange::Link { path, time, target }.encode(out);
             }
             FileEntryKind::File => {
-                let (mut file, stat) = self.walk.open(&entry)?;
-                let state = stat.state().filter(|state| state.kind == FileEntryKind::File);
-                entry.state = state.ok_or(io::ErrorKind::InvalidInput)?;
+                let (mut file, state) = self.walk.open(&entry)?;
+                entry.state = state;
                 let wanted = DATA_BYTES.min(clamp(entry.state.size_bytes));
                 let content = read_part(&mut file, wanted)?;
                 let sent_bytes = content.len() as u64;
                 let is_whole = content.len() < wanted || sent_bytes == entry.state.size_bytes;
-                let state = entry.state;
                 TreeChange::File { path, state, content, is_whole }.encode(out);
                 if !is_whole {
                     self.sending = Some(FileTransfer { file, entry, sent_bytes });

@@ -1,19 +1,17 @@
 //! The files of a tree, in the order of paths.
 
-use std::ffi::CString;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
 
-use super::{FileStat, MAX_DEPTH, PART, errno, is_missing, to_c_string};
-use crate::at;
+use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use rustix::fs::{OFlags, fstat, readlinkat};
+use rustix::io::Errno;
+
+use super::{MAX_DEPTH, PART, errno, for_each_name, is_gone, open_at, stat_at, to_state};
+use crate::frames::MAX_PATH_BYTES;
 use crate::frames::files::{
-    FileAction, FileEntry, FileEntryKind, FileProblem, FileScope, ScopePosition,
+    FileAction, FileEntry, FileEntryKind, FileEntryState, FileProblem, FileScope, ScopePosition,
 };
-
-const ENOTDIR: i32 = 20;
-/// Longest path that can be sent.
-const MAX_PATH_BYTES: usize = 4095;
 
 /// Walk through the files of a scope. Only the directories on the path to the current one are open,
 /// and only the names in these are in memory.
@@ -22,7 +20,7 @@ pub struct FileWalk<'s> {
     levels: Vec<WalkDirectory>,
     /// Path of the innermost open directory.
     path: Vec<u8>,
-    below: Option<CString>,
+    below: Option<Vec<u8>>,
     skipped: u64,
 }
 
@@ -41,36 +39,21 @@ struct NameList {
     places: Vec<u32>,
 }
 
-/// Item that a walk returns.
-pub enum WalkItem {
-    Entry(FileEntry),
-    /// The path could not be read; the state of everything beneath it is unknown.
-    Problem(FileProblem),
-}
-
-impl WalkItem {
-    pub(crate) fn path(&self) -> &[u8] {
-        match self {
-            WalkItem::Entry(entry) => &entry.path,
-            WalkItem::Problem(problem) => &problem.path,
-        }
-    }
-}
+/// File of a walk, or the problem with a path: the state of everything beneath it is unknown.
+pub type WalkItem = Result<FileEntry, FileProblem>;
 
 impl NameList {
     fn of(dir: &OwnedFd) -> io::Result<Self> {
         let (mut bytes, mut count) = (Vec::new(), 0);
         let mut too_many = false;
-        at::for_each_name(dir.as_fd(), |name| {
-            match (u32::try_from(bytes.len()), u8::try_from(name.len())) {
-                (Ok(_), Ok(length)) if !name.starts_with(PART) => {
-                    count += 1;
-                    bytes.push(length);
-                    bytes.extend_from_slice(name);
-                }
-                (Ok(_), Ok(_)) => {}
-                _ => too_many = true,
+        for_each_name(dir, |name| match (u32::try_from(bytes.len()), u8::try_from(name.len())) {
+            (Ok(_), Ok(length)) if !name.starts_with(PART) => {
+                count += 1;
+                bytes.push(length);
+                bytes.extend_from_slice(name);
             }
+            (Ok(_), Ok(_)) => {}
+            _ => too_many = true,
         })?;
         if too_many {
             return Err(io::ErrorKind::FileTooLarge.into());
@@ -88,9 +71,8 @@ impl NameList {
         Ok(NameList { bytes, places })
     }
 
-    fn take(&mut self) -> Option<&[u8]> {
-        let begin = self.places.pop()?;
-        Some(name(&self.bytes, begin))
+    fn take(&mut self) -> Option<Vec<u8>> {
+        self.places.pop().map(|begin| name(&self.bytes, begin).to_vec())
     }
 }
 
@@ -119,10 +101,9 @@ impl<'s> FileWalk<'s> {
         loop {
             if let Some(name) = self.below.take()
                 && let Err(error) = self.descend(&name)
-                && !is_missing(&error)
-                && error.raw_os_error() != Some(ENOTDIR)
+                && !is_gone(&error)
             {
-                return Some(self.problem(FileAction::List, name.as_bytes(), errno(&error)));
+                return Some(self.problem(FileAction::List, &name, errno(&error)));
             }
             let level = self.levels.last_mut()?;
             let Some(name) = level.names.take() else {
@@ -130,42 +111,40 @@ impl<'s> FileWalk<'s> {
                 self.levels.pop();
                 continue;
             };
-            let name = CString::new(name).expect("the kernel's names have no NUL");
             if let Some(found) = self.inspect_entry(&name) {
                 return Some(found);
             }
         }
     }
 
-    fn inspect_entry(&mut self, name: &CString) -> Option<WalkItem> {
-        let path = self.path_of(name.as_bytes());
+    fn inspect_entry(&mut self, name: &[u8]) -> Option<WalkItem> {
+        let path = self.path_of(name);
         let position = self.scope.position(&path);
         if position == ScopePosition::Outside {
             return None;
         }
-        if path.len() > MAX_PATH_BYTES {
-            return Some(self.problem(FileAction::List, name.as_bytes(), 0));
+        if path.len() >= MAX_PATH_BYTES {
+            return Some(self.problem(FileAction::List, name, 0));
         }
-        let dir = self.levels.last()?.dir.as_fd();
-        let stat = match at::stat(dir, name) {
-            Ok(stat) => stat,
-            Err(error) if is_missing(&error) => return None,
+        let state = match stat_at(self.levels.last()?.dir.as_fd(), name) {
+            Ok(state) => state,
+            Err(Errno::NOENT) => return None,
             Err(error) => {
-                return Some(self.problem(FileAction::Read, name.as_bytes(), errno(&error)));
+                return Some(self.problem(FileAction::Read, name, error.raw_os_error()));
             }
         };
-        let is_directory = stat.kind == Some(FileEntryKind::Directory);
+        let is_directory = state.is_some_and(|state| state.kind == FileEntryKind::Directory);
         if is_directory {
-            self.below = Some(name.clone());
+            self.below = Some(name.to_vec());
         }
-        match (position, stat.state()) {
+        match (position, state) {
             (ScopePosition::Above, _) if is_directory => None,
             // A job has replaced an included directory, or one above it.
             (ScopePosition::Above | ScopePosition::Root, _) if !is_directory => {
-                Some(self.problem(FileAction::List, name.as_bytes(), ENOTDIR))
+                Some(self.problem(FileAction::List, name, Errno::NOTDIR.raw_os_error()))
             }
             (_, Some(state)) if self.scope.has(&path, state.kind) => {
-                Some(WalkItem::Entry(FileEntry { path, state }))
+                Some(Ok(FileEntry { path, state }))
             }
             _ => {
                 self.skipped += 1;
@@ -174,15 +153,15 @@ impl<'s> FileWalk<'s> {
         }
     }
 
-    fn descend(&mut self, name: &CString) -> io::Result<()> {
+    fn descend(&mut self, name: &[u8]) -> io::Result<()> {
         let above = self.levels.last().ok_or(io::ErrorKind::NotFound)?;
         if self.levels.len() == MAX_DEPTH {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
-        let dir = at::open_directory(above.dir.as_fd(), name)?;
+        let dir = open_at(above.dir.as_fd(), name, OFlags::DIRECTORY)?;
         let names = NameList::of(&dir)?;
         let parent_bytes = self.path.len();
-        self.path = self.path_of(name.as_bytes());
+        self.path = self.path_of(name);
         self.levels.push(WalkDirectory { dir, names, parent_bytes });
         Ok(())
     }
@@ -198,26 +177,26 @@ impl<'s> FileWalk<'s> {
     }
 
     fn problem(&self, action: FileAction, name: &[u8], errno: i32) -> WalkItem {
-        WalkItem::Problem(FileProblem { action, path: self.path_of(name), errno })
+        Err(FileProblem { action, path: self.path_of(name), errno })
     }
 
-    /// Opens the file that was found last, and returns its current metadata.
-    pub fn open(&self, entry: &FileEntry) -> io::Result<(File, FileStat)> {
+    /// Opens the regular file that was found last, and returns its current state.
+    pub fn open(&self, entry: &FileEntry) -> io::Result<(File, FileEntryState)> {
         let (dir, name) = self.locate(entry)?;
-        let file = at::open_file(dir.dir.as_fd(), &name)?;
-        let stat = at::stat_open(&file)?;
-        Ok((file, stat))
+        let file = open_at(dir, name, OFlags::RDONLY)?;
+        let state = to_state(&fstat(&file)?).filter(|state| state.kind == FileEntryKind::File);
+        Ok((file.into(), state.ok_or(io::ErrorKind::InvalidInput)?))
     }
 
     /// Returns the target of the link that was found last.
     pub fn read_link(&self, entry: &FileEntry) -> io::Result<Vec<u8>> {
         let (dir, name) = self.locate(entry)?;
-        at::read_link(dir.dir.as_fd(), &name)
+        Ok(readlinkat(dir, name, Vec::new())?.into_bytes())
     }
 
-    fn locate(&self, entry: &FileEntry) -> io::Result<(&WalkDirectory, CString)> {
+    fn locate<'e>(&self, entry: &'e FileEntry) -> io::Result<(BorrowedFd<'_>, &'e [u8])> {
         let level = self.levels.last().ok_or(io::ErrorKind::NotFound)?;
         let name = entry.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-        Ok((level, to_c_string(name)?))
+        Ok((level.dir.as_fd(), name))
     }
 }

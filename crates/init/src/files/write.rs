@@ -1,27 +1,27 @@
 //! Application of another tree's changes to this one.
 
-use std::ffi::CString;
-use std::fs::{File, Permissions};
+use std::fs::File;
 use std::io::{self, Write as _};
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt as _;
+
+use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use rustix::fs::{
+    AtFlags, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, fchmod, fstat, futimens, mkdirat,
+    renameat, symlinkat, unlinkat, utimensat,
+};
+use rustix::io::Errno;
 
 use super::remove::{clear_directory, remove};
-use super::{MAX_DEPTH, PART, errno, is_missing, to_c_string};
-use crate::at;
+use super::{MAX_DEPTH, PART, errno, is_gone, open_at, stat_at};
 use crate::frames::files::{
     FileAction, FileEntry, FileEntryKind, FileEntryState, FileProblem, FileScope, FileTime,
     ScopePosition, TreeChange, is_beneath,
 };
 
-const ENOTDIR: i32 = 20;
-const EPERM: i32 = 1;
-const EEXIST: i32 = 17;
 /// Mode of directories that were not sent, and of the topmost ones on the host.
 const DEFAULT_DIRECTORY: u32 = 0o755;
 /// Permissions that directories always give to their owner.
 const OWNER_ALL: u32 = 0o700;
-const SET_ID: u32 = 0o6000;
+const SET_ID: Mode = Mode::SUID.union(Mode::SGID);
 
 /// Tree to which changes are applied.
 pub struct WritableTree<'s> {
@@ -30,10 +30,11 @@ pub struct WritableTree<'s> {
     /// directories.
     scope: &'s FileScope,
     /// Open directories on the path to the last file, with their names.
-    open: Vec<(CString, OwnedFd)>,
+    open: Vec<(Vec<u8>, OwnedFd)>,
     writer: WriterRole,
     /// Name of the incomplete file, in the directory of the final one.
-    part: CString,
+    part: Vec<u8>,
+    /// The last file; `None` once it is complete or its writing has failed: further data is ignored.
     file: Option<PendingFile>,
 }
 
@@ -60,8 +61,7 @@ pub enum AppliedChange {
 struct PendingFile {
     path: Vec<u8>,
     state: FileEntryState,
-    /// The open file; `None` after a failed write, when further data is ignored.
-    file: Option<File>,
+    file: File,
     written_bytes: u64,
 }
 
@@ -72,7 +72,6 @@ impl<'s> WritableTree<'s> {
         if writer == WriterRole::Agent {
             part.extend_from_slice(std::process::id().to_string().as_bytes());
         }
-        let part = CString::new(part).expect("it has no NUL");
         WritableTree { root, scope, open: Vec::new(), writer, part, file: None }
     }
 
@@ -108,22 +107,19 @@ impl<'s> WritableTree<'s> {
             }
             TreeChange::File { path, state, content, is_whole } => {
                 let state = FileEntryState { kind: FileEntryKind::File, ..state };
-                let begun = self.begin(&path, &content);
-                let (written_bytes, failed) = (content.len() as u64, begun.is_err());
-                let (file, error) =
-                    begun.map_or_else(|e| (None, Some(e)), |file| (Some(file), None));
-                let pending = PendingFile { path, state, file, written_bytes };
-                if is_whole && !failed {
+                let file = self.begin(&path, &content)?;
+                let pending =
+                    PendingFile { path, state, file, written_bytes: content.len() as u64 };
+                if is_whole {
                     return self.complete(pending).map(Some);
                 }
-                self.file = (!is_whole).then_some(pending);
-                error.map_or(Ok(None), Err)
+                self.file = Some(pending);
+                Ok(None)
             }
             TreeChange::Data(bytes) => {
                 let Some(pending) = &mut self.file else { return Ok(None) };
-                let Some(file) = &mut pending.file else { return Ok(None) };
-                if let Err(error) = file.write_all(&bytes) {
-                    pending.file = None;
+                if let Err(error) = pending.file.write_all(&bytes) {
+                    self.file = None;
                     self.drop_part();
                     return Err(error);
                 }
@@ -131,9 +127,7 @@ impl<'s> WritableTree<'s> {
                 Ok(None)
             }
             TreeChange::End { is_whole } => match self.file.take() {
-                Some(pending) if is_whole && pending.file.is_some() => {
-                    self.complete(pending).map(Some)
-                }
+                Some(pending) if is_whole => self.complete(pending).map(Some),
                 _ => {
                     self.drop_part();
                     Ok(None)
@@ -142,7 +136,7 @@ impl<'s> WritableTree<'s> {
             TreeChange::Link { path, time, target } => {
                 self.check(&path, FileEntryKind::Link)?;
                 let size_bytes = target.len() as u64;
-                self.link(&path, time, target)?;
+                self.link(&path, time, &target)?;
                 let state =
                     FileEntryState { kind: FileEntryKind::Link, mode: 0o777, size_bytes, time };
                 Ok(Some(AppliedChange::Entry(FileEntry { path, state })))
@@ -156,24 +150,18 @@ impl<'s> WritableTree<'s> {
 
     fn check(&self, path: &[u8], kind: FileEntryKind) -> io::Result<()> {
         let is_meant = self.scope.has(path, kind);
-        is_meant.then_some(()).ok_or_else(|| io::Error::from_raw_os_error(EPERM))
+        is_meant.then_some(()).ok_or_else(|| Errno::PERM.into())
     }
 
     /// Creates an incomplete file beside the final one.
     fn begin(&mut self, path: &[u8], content: &[u8]) -> io::Result<File> {
         self.check(path, FileEntryKind::File)?;
         let part = self.part.clone();
-        let (dir, _) = self.parent(path)?;
-        let mut file = match at::create_file(dir, &part) {
-            // Left over from an interrupted exchange.
-            Err(error) if error.raw_os_error() == Some(EEXIST) => {
-                remove(dir, &part)?;
-                at::create_file(dir, &part)?
-            }
-            file => file?,
-        };
+        let (dir, _) = self.reach(path, true)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+        let mut file = File::from(create_part(dir, &part, || open_at(dir, &part, flags))?);
         if let Err(error) = file.write_all(content) {
-            let _ = at::remove_file(dir, &part);
+            self.drop_part();
             return Err(error);
         }
         Ok(file)
@@ -182,22 +170,7 @@ impl<'s> WritableTree<'s> {
     /// Renames a complete file to its final name.
     fn complete(&mut self, pending: PendingFile) -> io::Result<AppliedChange> {
         let PendingFile { path, mut state, file, written_bytes } = pending;
-        let (writer, part) = (self.writer, self.part.clone());
-        let result = file.ok_or_else(|| io::ErrorKind::NotFound.into()).and_then(|file| {
-            let (dir, name) = self.parent(&path)?;
-            let mut mode = state.mode;
-            if writer == WriterRole::Host && mode & SET_ID != 0 {
-                let before = at::stat(dir, &name).ok();
-                let before = before.filter(|stat| stat.kind == Some(FileEntryKind::File));
-                mode &= !SET_ID | before.map_or(0, |stat| stat.mode);
-            }
-            file.set_permissions(Permissions::from_mode(mode & 0o7777))?;
-            let FileTime { seconds, nanoseconds } = state.time;
-            at::set_open_time(&file, (seconds, nanoseconds))?;
-            drop(file);
-            replace(dir, &part, &name)
-        });
-        if let Err(error) = result {
+        if let Err(error) = self.install(&path, state, file) {
             self.drop_part();
             return Err(error);
         }
@@ -205,25 +178,32 @@ impl<'s> WritableTree<'s> {
         Ok(AppliedChange::Entry(FileEntry { path, state }))
     }
 
-    fn drop_part(&mut self) {
-        let dir = self.open.last().map_or(self.root.as_fd(), |(_, dir)| dir.as_fd());
-        let _ = at::remove_file(dir, &self.part);
+    fn install(&mut self, path: &[u8], state: FileEntryState, file: File) -> io::Result<()> {
+        let (writer, part) = (self.writer, self.part.clone());
+        let (dir, name) = self.reach(path, true)?;
+        let mut mode = Mode::from_raw_mode(state.mode & 0o7777);
+        if writer == WriterRole::Host && mode.intersects(SET_ID) {
+            let before = stat_at(dir, name).ok().flatten();
+            let before = before.filter(|before| before.kind == FileEntryKind::File);
+            mode &= !SET_ID | Mode::from_raw_mode(before.map_or(0, |before| before.mode));
+        }
+        fchmod(&file, mode)?;
+        futimens(&file, &timestamps(state.time))?;
+        drop(file);
+        replace(dir, &part, name)
     }
 
-    fn link(&mut self, path: &[u8], time: FileTime, target: Vec<u8>) -> io::Result<()> {
-        let target = to_c_string(&target)?;
+    fn drop_part(&mut self) {
+        let _ = unlinkat(self.innermost(), &self.part, AtFlags::empty());
+    }
+
+    fn link(&mut self, path: &[u8], time: FileTime, target: &[u8]) -> io::Result<()> {
         let part = self.part.clone();
-        let (dir, name) = self.parent(path)?;
-        if let Err(error) = at::make_link(&target, dir, &part) {
-            if error.raw_os_error() != Some(EEXIST) {
-                return Err(error);
-            }
-            remove(dir, &part)?;
-            at::make_link(&target, dir, &part)?;
-        }
+        let (dir, name) = self.reach(path, true)?;
+        create_part(dir, &part, || symlinkat(target, dir, &part))?;
         // Not all file systems store times of links.
-        let _ = at::set_time(dir, &part, (time.seconds, time.nanoseconds));
-        replace(dir, &part, &name)
+        let _ = utimensat(dir, &part, &timestamps(time), AtFlags::SYMLINK_NOFOLLOW);
+        replace(dir, &part, name)
     }
 
     /// Creates a directory, or changes its mode; returns the mode to record, `None` if the
@@ -232,28 +212,29 @@ impl<'s> WritableTree<'s> {
         let is_root = self.scope.position(path) == ScopePosition::Root;
         let is_runners = is_root && self.writer == WriterRole::Host;
         let sent = if is_runners { DEFAULT_DIRECTORY } else { sent };
-        let (dir, name) = self.parent(path)?;
+        let (dir, name) = self.reach(path, true)?;
         let mode = sent & 0o777 | OWNER_ALL;
-        let is_new = match at::make_directory(dir, &name, mode) {
-            Ok(()) => true,
-            Err(error) if error.raw_os_error() != Some(EEXIST) => return Err(error),
-            Err(_) if at::stat(dir, &name)?.kind == Some(FileEntryKind::Directory) => false,
-            Err(_) if is_root => return Err(io::Error::from_raw_os_error(ENOTDIR)),
-            Err(_) => {
-                remove(dir, &name)?;
-                at::make_directory(dir, &name, mode)?;
+        let make = || mkdirat(dir, name, Mode::from_raw_mode(mode));
+        let is_directory = |found: FileEntryState| found.kind == FileEntryKind::Directory;
+        let is_new = match make() {
+            Err(Errno::EXIST) if stat_at(dir, name)?.is_some_and(is_directory) => false,
+            Err(Errno::EXIST) if is_root => return Err(Errno::NOTDIR.into()),
+            Err(Errno::EXIST) => {
+                remove(dir, name)?;
+                make()?;
                 true
             }
+            made => made.map(|()| true)?,
         };
         if is_runners && !is_new {
             return Ok(None);
         }
-        let made = File::from(at::open_directory(dir, &name)?);
-        let before = at::stat_open(&made)?.mode;
+        let made = open_at(dir, name, OFlags::DIRECTORY)?;
+        let before = fstat(&made)?.st_mode;
         if before & 0o777 != mode {
-            match made.set_permissions(Permissions::from_mode(before & 0o7000 | mode)) {
+            match fchmod(&made, Mode::from_raw_mode(before & 0o7000 | mode)) {
                 // The directory belongs to another user, but can be used as it is.
-                Err(error) if !is_new && error.raw_os_error() == Some(EPERM) => {}
+                Err(Errno::PERM) if !is_new => {}
                 result => result?,
             }
         }
@@ -262,54 +243,50 @@ impl<'s> WritableTree<'s> {
 
     fn remove_entry(&mut self, path: &[u8]) -> io::Result<()> {
         let position = self.scope.position(path);
-        let parent = self.reach(path, false);
-        let (dir, name) = match parent {
-            Err(error) if is_missing(&error) || error.raw_os_error() == Some(ENOTDIR) => {
-                return Ok(());
-            }
-            parent => parent?,
+        let (dir, name) = match self.reach(path, false) {
+            Err(error) if is_gone(&error) => return Ok(()),
+            reached => reached?,
         };
         match position {
-            ScopePosition::Within => remove(dir, &name),
-            ScopePosition::Root => match at::open_directory(dir, &name) {
-                Ok(root) => clear_directory(root),
-                Err(error) if is_missing(&error) => Ok(()),
-                Err(error) => Err(error),
+            ScopePosition::Within => remove(dir, name),
+            ScopePosition::Root => match open_at(dir, name, OFlags::DIRECTORY) {
+                Err(Errno::NOENT) => Ok(()),
+                root => clear_directory(&root?),
             },
-            ScopePosition::Above | ScopePosition::Outside => {
-                Err(io::Error::from_raw_os_error(EPERM))
-            }
+            ScopePosition::Above | ScopePosition::Outside => Err(Errno::PERM.into()),
         }
     }
 
-    /// Returns the directory of a path, and the name in it; creates missing directories.
-    fn parent(&mut self, path: &[u8]) -> io::Result<(BorrowedFd<'_>, CString)> {
-        self.reach(path, true)
-    }
-
-    fn reach(&mut self, path: &[u8], may_make: bool) -> io::Result<(BorrowedFd<'_>, CString)> {
+    /// Returns the directory of a path, and the name in it. Creates missing directories if `may_make` is set.
+    fn reach<'p>(
+        &mut self,
+        path: &'p [u8],
+        may_make: bool,
+    ) -> io::Result<(BorrowedFd<'_>, &'p [u8])> {
         let mut names: Vec<&[u8]> = path.split(|byte| *byte == b'/').collect();
-        let name = to_c_string(names.pop().unwrap_or_default())?;
+        let name = names.pop().unwrap_or_default();
         if names.len() > MAX_DEPTH {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
         let open = self.open.iter().zip(&names);
-        let common = open.take_while(|((open, _), name)| open.as_bytes() == **name).count();
+        let common = open.take_while(|((open, _), name)| open.as_slice() == **name).count();
         self.open.truncate(common);
         for name in &names[common..] {
-            let name = to_c_string(name)?;
-            let above = self.open.last().map_or(self.root.as_fd(), |(_, dir)| dir.as_fd());
-            let dir = match at::open_directory(above, &name) {
-                Err(error) if may_make && is_missing(&error) => {
-                    at::make_directory(above, &name, DEFAULT_DIRECTORY)?;
-                    at::open_directory(above, &name)?
+            let above = self.innermost();
+            let dir = match open_at(above, name, OFlags::DIRECTORY) {
+                Err(Errno::NOENT) if may_make => {
+                    mkdirat(above, *name, Mode::from_raw_mode(DEFAULT_DIRECTORY))?;
+                    open_at(above, name, OFlags::DIRECTORY)?
                 }
                 dir => dir?,
             };
-            self.open.push((name, dir));
+            self.open.push((name.to_vec(), dir));
         }
-        let dir = self.open.last().map_or(self.root.as_fd(), |(_, dir)| dir.as_fd());
-        Ok((dir, name))
+        Ok((self.innermost(), name))
+    }
+
+    fn innermost(&self) -> BorrowedFd<'_> {
+        self.open.last().map_or(self.root.as_fd(), |(_, dir)| dir.as_fd())
     }
 }
 
@@ -321,13 +298,38 @@ impl Drop for WritableTree<'_> {
     }
 }
 
-/// Renames an incomplete file, replacing a file or directory.
-fn replace(dir: BorrowedFd<'_>, part: &CString, name: &CString) -> io::Result<()> {
-    if at::rename(dir, part, name).is_ok() {
-        return Ok(());
+/// Creates an incomplete file, in place of one that an interrupted exchange has left.
+fn create_part<T>(
+    dir: BorrowedFd<'_>,
+    part: &[u8],
+    create: impl Fn() -> rustix::io::Result<T>,
+) -> io::Result<T> {
+    match create() {
+        Err(Errno::EXIST) => {
+            remove(dir, part)?;
+            Ok(create()?)
+        }
+        created => Ok(created?),
     }
-    remove(dir, name)?;
-    at::rename(dir, part, name)
+}
+
+/// Renames an incomplete file, replacing a file or directory.
+fn replace(dir: BorrowedFd<'_>, part: &[u8], name: &[u8]) -> io::Result<()> {
+    if renameat(dir, part, dir, name).is_err() {
+        remove(dir, name)?;
+        renameat(dir, part, dir, name)?;
+    }
+    Ok(())
+}
+
+fn timestamps(modified: FileTime) -> Timestamps {
+    Timestamps {
+        last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        last_modification: Timespec {
+            tv_sec: modified.seconds,
+            tv_nsec: modified.nanoseconds.into(),
+        },
+    }
 }
 
 impl AppliedChange {

@@ -12,8 +12,8 @@ use std::os::unix::fs::{
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 
-use crate::os;
 use oci_hooks_init::frames::journal::StepId;
+use rustix::process::getuid;
 
 /// The directory of a container's first process.
 pub struct AgentDirectory {
@@ -35,7 +35,7 @@ impl AgentDirectory {
                 _ => {}
             }
             let found = fs::symlink_metadata(&directory)?;
-            if !found.is_dir() || found.uid() != os::user_id() {
+            if !found.is_dir() || found.uid() != getuid().as_raw() {
                 let path = directory.display();
                 return Err(io::Error::other(format!(
                     "{path} is not a directory, or belongs to another user"

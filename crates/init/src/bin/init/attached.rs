@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use crate::agent_dir::AgentDirectory;
 use crate::os;
 use crate::remote::{ExecHost, StreamError};
+use crate::start::failure;
 use oci_hooks_init::frames::journal::{MAX_EVENT_BYTES, StepEvent};
 use oci_hooks_init::frames::{
     DEAD_WITHIN_SECONDS, FailureKind, FrameBuffer, StepAnswer, StepFailure, VERSIONS,
@@ -49,10 +50,7 @@ impl AttachedStep {
                 return Ok(Some(AttachedStep { socket, frames, buffer, is_ended: false }));
             }
             Ok(None) => StepFailure::new(FailureKind::Keeper, 0, "step"),
-            Err(error) => {
-                let errno = error.raw_os_error().unwrap_or_default();
-                StepFailure::new(FailureKind::Process, errno, "step")
-            }
+            Err(error) => failure(FailureKind::Process, &error, "step"),
         };
         host.send(&StepEvent::failed(0, failure).encode())?;
         Ok(None)

@@ -6,39 +6,34 @@
 //! steps go on.
 
 use std::ffi::OsString;
-use std::io::{self, Write as _};
 
 use crate::agent_dir::AgentDirectory;
 use crate::attached::AttachedStep;
 use crate::exchange;
-use crate::os;
 use crate::remote::{ExecHost, StreamError};
+use crate::single::report;
 use oci_hooks_init::frames::StepRequest;
 use oci_hooks_init::frames::files::FilesFrame;
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 /// Serves a host until it disconnects; returns the exit code.
 pub fn run(args: &[OsString]) -> i32 {
     let [directory] = args else {
-        report("expected one argument, the directory of the agent");
+        report("call", "expected one argument, the directory of the agent");
         return 2;
     };
     // Frames contain secrets.
-    os::hide_process();
+    let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     let agent_dir = AgentDirectory::new(directory.into());
     let answered =
         ExecHost::open().and_then(|host| ExecCall { host, agent_dir, attached: None }.run());
     match answered {
         Ok(()) | Err(StreamError::Closed) => 0,
         Err(gone) => {
-            report(&gone.to_string());
+            report("call", &gone.to_string());
             1
         }
     }
-}
-
-/// Prints a message to standard error of the exec.
-fn report(what: &str) {
-    let _ = io::stderr().write_all(format!("call: {what}\n").as_bytes());
 }
 
 struct ExecCall {

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use crate::backlog::Backlog;
-use crate::os::{POLLERR, POLLHUP, POLLIN, POLLOUT, PollFd, is_temporary};
+use crate::os::{POLLIN, POLLOUT, PollFd, is_temporary};
 use oci_hooks_init::frames::journal::StepEvent;
 use oci_hooks_init::frames::{FailureKind, FrameBuffer, StepFailure, StepRequest};
 
@@ -80,7 +80,7 @@ impl Clients {
     pub fn read_requests(&mut self, entries: &[PollFd]) -> Vec<StepRequest> {
         let mut requests = Vec::new();
         for (client, entry) in self.all.iter_mut().zip(entries) {
-            if !client.is_gone && entry.is(POLLIN | POLLHUP | POLLERR) {
+            if !client.is_gone && entry.is_readable() {
                 client.is_gone = !client.read_requests(&mut requests);
             }
         }

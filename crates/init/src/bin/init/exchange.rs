@@ -4,7 +4,6 @@
 //! receives while it sends, so that neither end blocks the other.
 
 use std::collections::VecDeque;
-use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::fd::OwnedFd;
@@ -12,6 +11,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
+use crate::os::path_of;
 use crate::remote::{ExecHost, StreamError};
 use oci_hooks_init::files::{ChangeFinder, SentChange, WritableTree, WriterRole};
 use oci_hooks_init::frames::FrameError;
@@ -21,8 +21,6 @@ use oci_hooks_init::frames::files::{
 
 /// Size of buffered answers at which they are sent.
 const SEND_AT_ONCE: usize = 16 << 10;
-const O_NONBLOCK: i32 = 0o4000;
-const EFBIG: i32 = 27;
 
 /// Serves one request, with the frames that belong to it.
 pub fn serve(kind: u8, payload: &[u8], host: &mut ExecHost) -> Result<(), StreamError> {
@@ -33,10 +31,6 @@ pub fn serve(kind: u8, payload: &[u8], host: &mut ExecHost) -> Result<(), Stream
         FilesFrame::Read { path } => read(&mut wire, path_of(&path)),
         _ => Err(FrameError::UnknownKind(kind).into()),
     }
-}
-
-fn path_of(bytes: &[u8]) -> &Path {
-    Path::new(OsStr::from_bytes(bytes))
 }
 
 /// Frames from the host, and buffered answers to it.
@@ -165,14 +159,14 @@ fn read(wire: &mut FileExchange<'_>, path: &Path) -> Result<(), StreamError> {
 }
 
 fn read_file(path: &Path) -> io::Result<Vec<u8>> {
-    let file = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path)?;
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     if !file.metadata()?.is_file() {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     let mut content = Vec::new();
     file.take(DATA_BYTES as u64 + 1).read_to_end(&mut content)?;
     if content.len() > DATA_BYTES {
-        return Err(io::Error::from_raw_os_error(EFBIG));
+        return Err(io::Error::from_raw_os_error(libc::EFBIG));
     }
     Ok(content)
 }

@@ -13,7 +13,7 @@ use crate::agent_dir::AgentDirectory;
 use crate::backlog::Backlog;
 use crate::clients::Clients;
 use crate::limits::{count_limit_events, is_full, limit_events_since};
-use crate::os::{self, POLLERR, POLLHUP, POLLIN, PollFd};
+use crate::os::{self, POLLIN, PollFd};
 use oci_hooks_init::drain::Drain;
 use oci_hooks_init::frames::journal::{
     LimitEvents, MAX_OUTPUT_BYTES, OutputStream, StepEvent, StepId,
@@ -173,7 +173,7 @@ impl Keeper {
         entries.push(PollFd::new(control, POLLIN));
         for pipe in pipes {
             let pipe = pipe.as_ref().filter(|_| self.backlog.has_room());
-            entries.push(pipe.map_or(PollFd::none(), |pipe| PollFd::new(pipe.as_fd(), POLLIN)));
+            entries.push(PollFd::input(pipe.map(File::as_fd)));
         }
         self.clients.push_poll_entries(entries);
     }
@@ -194,8 +194,7 @@ impl Keeper {
         pipes: &mut [Option<File>; 2],
         entries: &[PollFd],
     ) -> Vec<StepRequest> {
-        let happened = |at: usize| entries[at].is(POLLIN | POLLHUP | POLLERR);
-        self.read_pipes(pipes, [happened(1), happened(2)]);
+        self.read_pipes(pipes, [1, 2].map(|at: usize| entries[at].is_readable()));
         let mut obeyed = Vec::new();
         for request in self.clients.read_requests(&entries[3..]) {
             match request {
@@ -207,7 +206,7 @@ impl Keeper {
                 _ => {}
             }
         }
-        if happened(0) {
+        if entries[0].is_readable() {
             self.receive_message(control);
         }
         obeyed

@@ -5,22 +5,22 @@
 //! request, and executes the program, which may hang on a mount that does not respond.
 
 use std::collections::BTreeMap;
-use std::ffi::{CString, OsStr};
+use std::convert::Infallible;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
 use std::time::Duration;
 
 use crate::os::{
-    self, ChildStatus, ChildWait, ENOENT, ForkResult, POLLERR, POLLHUP, POLLIN, PollFd, SIGCHLD,
-    SIGKILL, SignalSet,
+    self, ForkResult, POLLERR, POLLHUP, POLLIN, PollFd, SIGCHLD, SIGKILL, SignalSet, path_of,
 };
-use oci_hooks_init::frames::ResourceLimit;
 use oci_hooks_init::launch::{
-    LaunchAction, LaunchMessage, LaunchReport, LaunchRequest, OrphanReport, ProcessExit,
-    ProgramPaths, START_DESCRIPTORS, is_executable,
+    LaunchAction, LaunchMessage, LaunchReport, LaunchRequest, OrphanReport, ProgramPaths,
+    START_DESCRIPTORS, is_executable,
+};
+use rustix::io::Errno;
+use rustix::process::{
+    Resource, Rlimit, getpid, getrlimit, set_child_subreaper, setpgid, setrlimit,
 };
 
 /// Exit code of a process that could not execute its program.
@@ -38,7 +38,8 @@ const RECEIVED_AT_ONCE: usize = 64;
 /// starts.
 struct InheritedState {
     mask: SignalSet,
-    limit: Option<ResourceLimit>,
+    /// Limit of open files.
+    limit: Rlimit,
     /// Standard input of programs. Opened once, because a step may replace `/dev/null`.
     input: File,
 }
@@ -54,9 +55,10 @@ pub fn run() -> i32 {
     let socket = io::stdin();
     let Ok(input) = File::open("/dev/null") else { return 1 };
     os::close_on_execution();
-    os::adopt_orphans();
+    let _ = set_child_subreaper(Some(getpid()));
+    let limit = getrlimit(Resource::Nofile);
     // One descriptor for each process.
-    let limit = os::raise_file_limit().ok();
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     // A signal of a terminal is not for the launcher.
     let inherited = InheritedState { mask: os::block(SignalSet::all()), limit, input };
     let Ok(signals) = os::signal_descriptor(SignalSet::of(&[SIGCHLD])) else { return 1 };
@@ -131,7 +133,7 @@ fn start(
                 let procs = format!("/proc/self/fd/{}/cgroup.procs", cgroup.as_raw_fd());
                 let _ = fs::write(procs, "0");
             }
-            let (action, error) = become_program([out, err], request, inherited);
+            let Err((action, error)) = become_program([out, err], request, inherited);
             let errno = error.raw_os_error().unwrap_or_default();
             let _ = reports.write_all(&LaunchReport::Failed { action, errno }.encode());
             os::exit(NOT_EXECUTED)
@@ -148,52 +150,36 @@ fn start(
     }
 }
 
-/// Executes the program of a request; returns the error if that fails.
+/// Executes the program of a request.
 fn become_program(
     streams: [File; 2],
     mut request: File,
     inherited: &InheritedState,
-) -> (LaunchAction, io::Error) {
-    os::new_group();
+) -> Result<Infallible, (LaunchAction, io::Error)> {
+    let _ = setpgid(None, None);
     // Before anything that may hang in the kernel: SIGTERM ends it.
     os::restore_signals(inherited.mask);
     let setup = |error| (LaunchAction::Setup, error);
     let mut bytes = Vec::new();
-    if let Err(error) = request.read_to_end(&mut bytes) {
-        return setup(error);
-    }
-    let Some(request) = LaunchRequest::decode(&bytes) else {
-        return setup(io::ErrorKind::InvalidData.into());
-    };
+    request.read_to_end(&mut bytes).map_err(setup)?;
+    let request = LaunchRequest::decode(&bytes);
+    let request = request.ok_or_else(|| setup(io::ErrorKind::InvalidData.into()))?;
     for (number, stream) in (0..).zip([&inherited.input, &streams[0], &streams[1]]) {
-        if let Err(error) = os::duplicate_to(stream.as_fd(), number) {
-            return setup(error);
-        }
+        os::duplicate_to(stream.as_fd(), number).map_err(setup)?;
     }
-    if let Err(error) = std::env::set_current_dir(OsStr::from_bytes(&request.work_dir)) {
-        return (LaunchAction::WorkDir, error);
-    }
-    let found = match &request.programs {
+    std::env::set_current_dir(path_of(&request.work_dir))
+        .map_err(|error| (LaunchAction::WorkDir, error))?;
+    let index = match &request.programs {
         ProgramPaths::Exact(_) => Some(0),
         ProgramPaths::Candidates(paths) => {
-            paths.iter().position(|path| is_executable(Path::new(OsStr::from_bytes(path))))
+            paths.iter().position(|path| is_executable(path_of(path)))
         }
     };
-    let Some(index) = found else {
-        return (LaunchAction::Find, io::Error::from_raw_os_error(ENOENT));
-    };
-    let list = |texts: Vec<Vec<u8>>| -> Vec<CString> {
-        texts.into_iter().map(|text| CString::new(text).unwrap_or_default()).collect()
-    };
-    let path = CString::new(&*request.programs.all()[index]).unwrap_or_default();
-    let (argv, env) = (list(request.argv), list(request.env));
-    if let Some(limit) = &inherited.limit
-        && let Err(error) = os::set_limit(limit)
-    {
-        return setup(error);
-    }
-    let error = os::execute(&path, &argv, Some(&env));
-    (LaunchAction::Execute(u16::try_from(index).unwrap_or_default()), error)
+    let index = index.ok_or_else(|| (LaunchAction::Find, io::Error::from(Errno::NOENT)))?;
+    let (argv, env) = (os::to_c_strings(request.argv), os::to_c_strings(request.env));
+    setrlimit(Resource::Nofile, inherited.limit).map_err(|error| setup(error.into()))?;
+    let error = os::execute(&request.programs.all()[index], &argv, Some(&env));
+    Err((LaunchAction::Execute(u16::try_from(index).unwrap_or_default()), error))
 }
 
 fn send(token: u64, signal: i32, running: &BTreeMap<i32, LaunchedProcess>) {
@@ -219,12 +205,8 @@ fn report_orphans(descriptors: Vec<OwnedFd>, running: &BTreeMap<i32, LaunchedPro
 /// Reaps children that have ended, including orphans. Returns whether there may be more.
 fn collect(running: &mut BTreeMap<i32, LaunchedProcess>) -> bool {
     for _ in 0..REAPED_AT_ONCE {
-        let ChildWait::Ended(pid, status) = os::wait_any() else { return false };
+        let Ok(Some((pid, exit))) = os::wait_any() else { return false };
         if let Some(mut process) = running.remove(&pid) {
-            let exit = match status {
-                ChildStatus::Exited(code) => ProcessExit::Exited(code),
-                ChildStatus::Signalled(signal) => ProcessExit::Signalled(signal),
-            };
             let _ = process.reports.write_all(&LaunchReport::Ended { exit }.encode());
         }
     }

@@ -10,9 +10,6 @@ use rustix::fs::statvfs;
 
 const MOUNT: &str = "/sys/fs/cgroup";
 
-/// Flag of `open` that keeps it from waiting for the other end of a FIFO.
-const O_NONBLOCK: i32 = 0o4000;
-
 /// Maximum number of bytes to read from a file of the cgroup.
 const MAX_BYTES: u64 = 64 << 10;
 
@@ -66,9 +63,9 @@ fn own_directory() -> PathBuf {
 }
 
 /// Reads at most [`MAX_BYTES`] of a file. The file is untrusted: if no cgroups are mounted, a step
-/// may have created it.
+/// may have created it, even as a FIFO.
 fn read(file: &Path) -> Option<String> {
-    let opened = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(file).ok()?;
+    let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(file).ok()?;
     let mut text = String::new();
     opened.take(MAX_BYTES).read_to_string(&mut text).ok()?;
     Some(text)

@@ -49,22 +49,15 @@ use std::path::Path;
 
 use steps::ServeOptions;
 
-/// Name of the program that selects the modes `serve` and `call`.
-const AGENT: &str = "agent";
-/// Name of the program that selects the launcher.
-const LAUNCHER: &str = "launcher";
-/// Name of the program that selects the probe.
-const PROBE: &str = "probe";
-
 fn main() {
     let mut args = env::args_os();
     let name = args.next().unwrap_or_default();
     let is_called = |other: &str| Path::new(&name).file_name() == Some(other.as_ref());
-    let is_agent = is_called(AGENT);
+    let is_agent = is_called("agent");
     let args: Vec<OsString> = args.collect();
     let code = match (listener(&args), args.split_first()) {
-        _ if is_called(LAUNCHER) => launcher::run(),
-        _ if is_called(PROBE) => probe::run(&args),
+        _ if is_called("launcher") => launcher::run(),
+        _ if is_called("probe") => probe::run(&args),
         (_, Some((mode, args))) if is_agent && mode == "call" => call::run(args),
         (_, Some((mode, args))) if is_agent && mode == "serve" => serve::run(args),
         (Some(listener), _) => steps::serve(listener, ServeOptions::default()),

@@ -3,44 +3,44 @@
 
 #![expect(unsafe_code, reason = "neither the standard library nor rustix has these calls")]
 
-use std::ffi::{CStr, CString};
+use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 use std::ptr::{null, null_mut};
 use std::time::Duration;
 
 use libc::{c_char, c_int, c_long, c_short, c_uint, c_ulong, c_void};
 use oci_hooks_init::frames::{ResourceLimit, TerminalSize};
-use rustix::fs::{Mode, OFlags, fcntl_getfl, fcntl_setfl, open, openat};
+use oci_hooks_init::launch::ProcessExit;
+use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, accept_with, recvmsg, send, sendmsg, sockopt,
+    SendAncillaryMessage, SendFlags, recvmsg, send, sendmsg, sockopt,
 };
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
-    DumpableBehavior, Resource, WaitOptions, getpid, getrlimit, getuid, ioctl_tiocsctty,
-    set_child_subreaper, set_dumpable_behavior, setpgid, setsid, wait,
+    DumpableBehavior, WaitOptions, getpid, set_child_subreaper, set_dumpable_behavior, wait,
 };
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 use rustix::thread::{
-    CapabilitySet, Gid, Uid, capabilities, configure_capability_in_ambient_set, set_capabilities,
-    set_thread_gid, set_thread_groups, set_thread_uid,
+    CapabilitySet, capabilities, configure_capability_in_ambient_set, set_capabilities,
 };
 
 pub use libc::{
-    E2BIG, EACCES, EIO, ENOENT, ENOTDIR, POLLERR, POLLHUP, POLLIN, POLLOUT, POLLRDHUP, SIGCHLD,
-    SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGSTOP, SIGTERM,
+    E2BIG, EACCES, ENOENT, ENOTDIR, POLLERR, POLLHUP, POLLIN, POLLOUT, POLLRDHUP, SIGCHLD, SIGCONT,
+    SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGSTOP, SIGTERM,
 };
 
 const LAST_SIGNAL: c_int = 64;
 /// Page size, or a fraction of it.
 const PAGE_BYTES: usize = 4096;
 const DESCRIPTORS_AT_ONCE: usize = 8;
-const NS_GET_OWNER_UID: c_ulong = 0xb704;
 
 unsafe extern "C" {
     /// Start of the program in memory, defined by the linker.
@@ -66,9 +66,15 @@ impl PollFd {
         PollFd(libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 })
     }
 
-    /// Returns an entry for which no events are reported.
-    pub fn none() -> Self {
-        PollFd(libc::pollfd { fd: -1, events: 0, revents: 0 })
+    /// Returns an entry to wait for input; without a descriptor, no events are reported for it.
+    pub fn input(fd: Option<BorrowedFd<'_>>) -> Self {
+        let none = PollFd(libc::pollfd { fd: -1, events: 0, revents: 0 });
+        fd.map_or(none, |fd| PollFd::new(fd, POLLIN))
+    }
+
+    /// Returns whether there is input, or no more of it.
+    pub fn is_readable(&self) -> bool {
+        self.is(POLLIN | POLLHUP | POLLERR)
     }
 
     /// Returns whether any of these events was reported.
@@ -169,10 +175,6 @@ fn close_range(first: c_uint, last: c_uint, flags: c_uint) {
     unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) };
 }
 
-pub fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    Ok(accept_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)?)
-}
-
 /// Returns the read and the write end of a pipe.
 pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?)
@@ -223,17 +225,8 @@ pub fn send_with(
     Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags)?)
 }
 
-/// Makes reads and writes of a descriptor non-blocking.
-pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
-    Ok(fcntl_setfl(fd, fcntl_getfl(fd)? | OFlags::NONBLOCK)?)
-}
-
 pub fn process_id() -> i32 {
     getpid().as_raw_pid()
-}
-
-pub fn user_id() -> u32 {
-    getuid().as_raw()
 }
 
 /// Result of [`duplicate`] in each process.
@@ -276,36 +269,16 @@ pub fn exit(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-/// Result of waiting for children.
-pub enum ChildWait {
-    /// A child has ended, with this status.
-    Ended(i32, ChildStatus),
-    /// Children exist, but none has ended.
-    Running,
-    NoChildren,
-}
-
-/// Exit status of a process.
-#[derive(Clone, Copy)]
-pub enum ChildStatus {
-    Exited(u8),
-    Signalled(u8),
-}
-
-/// Reaps any one child that has ended.
-pub fn wait_any() -> ChildWait {
+/// Reaps any one child that has ended; returns `None` if all are running. Fails if there are no children.
+pub fn wait_any() -> io::Result<Option<(i32, ProcessExit)>> {
     let number = |number: i32| u8::try_from(number).unwrap_or(u8::MAX);
-    match wait(WaitOptions::NOHANG) {
-        Ok(None) => ChildWait::Running,
-        Ok(Some((child, status))) => {
-            let status = match status.terminating_signal() {
-                Some(signal) => ChildStatus::Signalled(number(signal)),
-                None => ChildStatus::Exited(number(status.exit_status().unwrap_or_default())),
-            };
-            ChildWait::Ended(child.as_raw_pid(), status)
-        }
-        Err(_) => ChildWait::NoChildren,
-    }
+    Ok(wait(WaitOptions::NOHANG)?.map(|(child, status)| {
+        let exit = match status.terminating_signal() {
+            Some(signal) => ProcessExit::Signalled(number(signal)),
+            None => ProcessExit::Exited(number(status.exit_status().unwrap_or_default())),
+        };
+        (child.as_raw_pid(), exit)
+    }))
 }
 
 /// Sends a signal to a process, or to a process group by its negative id.
@@ -381,27 +354,8 @@ pub fn signal_descriptor(signals: SignalSet) -> io::Result<OwnedFd> {
 /// Makes this process the reaper of its orphaned descendants, and keeps other processes of its user
 /// from inspecting it.
 pub fn become_reaper() {
-    adopt_orphans();
-    hide_process();
-}
-
-/// Makes this process the reaper of its orphaned descendants.
-pub fn adopt_orphans() {
     let _ = set_child_subreaper(Some(getpid()));
-}
-
-/// Keeps other processes of the user from inspecting this one.
-pub fn hide_process() {
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
-}
-
-pub fn new_session() {
-    // Fails only for the leader of a group.
-    let _ = setsid();
-}
-
-pub fn new_group() {
-    let _ = setpgid(None, None);
 }
 
 /// Duplicates a descriptor to a number, where it stays open on execution.
@@ -432,42 +386,14 @@ pub fn resize_terminal(front: &OwnedFd, size: TerminalSize) -> io::Result<()> {
 pub fn namespace_owner(namespace: &File) -> io::Result<u32> {
     let mut owner: u32 = 0;
     // SAFETY: the kernel writes a number.
-    checked(unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_OWNER_UID as _, &raw mut owner) })?;
+    checked(unsafe { libc::ioctl(namespace.as_raw_fd(), libc::NS_GET_OWNER_UID, &raw mut owner) })?;
     Ok(owner)
-}
-
-/// Makes standard input the controlling terminal of this session.
-pub fn control_terminal() -> io::Result<()> {
-    Ok(ioctl_tiocsctty(io::stdin())?)
 }
 
 pub fn set_limit(limit: &ResourceLimit) -> io::Result<()> {
     let values = libc::rlimit { rlim_cur: limit.soft, rlim_max: limit.hard };
     // SAFETY: the kernel reads the values.
     checked(unsafe { libc::setrlimit(limit.resource as _, &raw const values) }).map(drop)
-}
-
-/// Raises the soft limit of open files to the hard limit; returns the limit from before.
-pub fn raise_file_limit() -> io::Result<ResourceLimit> {
-    let values = getrlimit(Resource::Nofile);
-    let [soft, hard] = [values.current, values.maximum].map(|limit| limit.unwrap_or(u64::MAX));
-    let before = ResourceLimit { resource: libc::RLIMIT_NOFILE as _, soft, hard };
-    set_limit(&ResourceLimit { soft: hard, ..before })?;
-    Ok(before)
-}
-
-pub fn set_groups(groups: &[u32]) -> io::Result<()> {
-    let groups: Vec<_> = groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
-    Ok(set_thread_groups(&groups)?)
-}
-
-pub fn set_group(gid: u32) -> io::Result<()> {
-    Ok(set_thread_gid(Gid::from_raw(gid))?)
-}
-
-/// Switches to a user. Root loses its capabilities by that.
-pub fn set_user(uid: u32) -> io::Result<()> {
-    Ok(set_thread_uid(Uid::from_raw(uid))?)
 }
 
 /// Drops `CAP_KILL` for this process and the programs that it executes.
@@ -480,11 +406,22 @@ pub fn drop_kill() -> io::Result<()> {
     Ok(set_capabilities(None, sets)?)
 }
 
+/// Returns a path from a frame.
+pub fn path_of(bytes: &[u8]) -> &Path {
+    Path::new(OsStr::from_bytes(bytes))
+}
+
+/// Converts strings from a frame or the kernel, which have no NUL.
+pub fn to_c_strings(texts: impl IntoIterator<Item = Vec<u8>>) -> Vec<CString> {
+    texts.into_iter().map(|text| CString::new(text).unwrap_or_default()).collect()
+}
+
 /// Executes a program; returns the error if that fails.
-pub fn execute(path: &CStr, args: &[CString], env: Option<&[CString]>) -> io::Error {
+pub fn execute(path: &[u8], args: &[CString], env: Option<&[CString]>) -> io::Error {
     let list = |texts: &[CString]| {
         texts.iter().map(|text| text.as_ptr()).chain([null()]).collect::<Vec<_>>()
     };
+    let path = CString::new(path).unwrap_or_default();
     let args = list(args);
     let env = env.map(list);
     // SAFETY: strings end with NULs, lists with nulls, and no thread changes the environment.
@@ -493,9 +430,4 @@ pub fn execute(path: &CStr, args: &[CString], env: Option<&[CString]>) -> io::Er
         libc::execve(path.as_ptr(), args.as_ptr(), env);
     }
     io::Error::last_os_error()
-}
-
-/// Opens a file beneath a directory for reading.
-pub fn open_at(directory: BorrowedFd<'_>, path: &CStr) -> io::Result<OwnedFd> {
-    Ok(openat(directory, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
 }

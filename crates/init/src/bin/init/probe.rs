@@ -39,9 +39,6 @@ const MAX_ANSWER_BYTES: usize = 64;
 
 const STACK_BYTES: usize = 128 << 10;
 
-/// Error number of the kernel for an IPv6 socket on a host without IPv6.
-const EAFNOSUPPORT: i32 = 97;
-
 /// Carries out the task in a file, and returns the exit code.
 pub fn run(args: &[OsString]) -> i32 {
     match carry_out(args) {
@@ -172,7 +169,8 @@ fn to_outcome(attempt: &ProbeAttempt, error: &io::Error) -> ProbeOutcome {
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => ProbeOutcome::Denied,
         ErrorKind::NetworkUnreachable | ErrorKind::AddrNotAvailable => ProbeOutcome::NoRoute,
         ErrorKind::TimedOut | ErrorKind::WouldBlock => ProbeOutcome::NoAnswer,
-        _ if error.raw_os_error() == Some(EAFNOSUPPORT) => ProbeOutcome::NoRoute,
+        // An IPv6 socket on a host without IPv6.
+        _ if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => ProbeOutcome::NoRoute,
         _ => ProbeOutcome::Untried(error.to_string()),
     }
 }

@@ -6,7 +6,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use crate::os::{EIO, POLLERR, POLLHUP, POLLIN, POLLOUT, PollFd, is_temporary};
+use crate::os::{POLLERR, POLLHUP, POLLIN, POLLOUT, PollFd, is_temporary};
 
 /// Size of a relay's buffer. A pipe that is ready for writing accepts as many bytes without
 /// blocking.
@@ -25,14 +25,14 @@ pub struct Relay {
     pending: std::ops::Range<usize>,
     kind: RelayKind,
     /// Time by which the log has to accept pending bytes.
-    deadline: Option<Instant>,
+    pub deadline: Option<Instant>,
     /// Set if the log did not accept its last bytes.
     is_stuck: bool,
-    is_done: bool,
+    pub is_done: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RelayKind {
+pub enum RelayKind {
     /// Relays to the host, at the pace at which the host reads.
     Host,
     /// Relays to a terminal, and ends the terminal's input after the last byte.
@@ -43,7 +43,7 @@ pub(crate) enum RelayKind {
 }
 
 impl Relay {
-    pub(crate) fn new(from: OwnedFd, to: OwnedFd, kind: RelayKind) -> Self {
+    pub fn new(from: OwnedFd, to: OwnedFd, kind: RelayKind) -> Self {
         Relay {
             from: from.into(),
             to: to.into(),
@@ -61,31 +61,19 @@ impl Relay {
         Ok(Relay::new(from, log.try_clone_to_owned()?, RelayKind::Log))
     }
 
-    /// Writes to the log from now on.
+    /// Writes to the log in place of the host from now on.
     pub fn turn_to_log(&mut self, log: BorrowedFd<'_>) {
-        if let Ok(log) = log.try_clone_to_owned() {
+        if self.kind == RelayKind::Host
+            && let Ok(log) = log.try_clone_to_owned()
+        {
             self.to = log.into();
             self.kind = RelayKind::Log;
         }
     }
 
-    pub(crate) fn kind(&self) -> RelayKind {
-        self.kind
-    }
-
-    pub(crate) fn is_done(&self) -> bool {
-        self.is_done
-    }
-
-    pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.deadline
-    }
-
     /// Returns the descriptor to wait for.
     pub fn poll_entry(&self) -> PollFd {
-        if self.is_done {
-            PollFd::none()
-        } else if self.pending.is_empty() {
+        if self.pending.is_empty() {
             PollFd::new(self.from.as_fd(), POLLIN)
         } else {
             PollFd::new(self.to.as_fd(), POLLOUT)
@@ -116,15 +104,19 @@ impl Relay {
 
     fn read(&mut self) {
         match self.from.read(&mut self.buffer[..]) {
-            Ok(0) => self.end(),
+            Ok(0) => {
+                if self.kind == RelayKind::Terminal {
+                    let _ = self.to.write(&[END_OF_INPUT]);
+                }
+                self.is_done = true;
+            }
             Ok(count) => {
                 self.pending = 0..count;
                 let patience = if self.is_stuck { Duration::ZERO } else { LOG_PATIENCE };
                 self.deadline = (self.kind == RelayKind::Log).then(|| Instant::now() + patience);
             }
             Err(error) if is_temporary(&error) => {}
-            // No program has the terminal open any more.
-            Err(error) if error.raw_os_error() == Some(EIO) => self.is_done = true,
+            // Also once no program has the terminal open any more.
             Err(_) => self.is_done = true,
         }
     }
@@ -147,12 +139,5 @@ impl Relay {
     fn drop_pending(&mut self) {
         self.pending = 0..0;
         self.deadline = None;
-    }
-
-    fn end(&mut self) {
-        if self.kind == RelayKind::Terminal {
-            let _ = self.to.write(&[END_OF_INPUT]);
-        }
-        self.is_done = true;
     }
 }

@@ -6,9 +6,10 @@ use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use crate::os::{self, POLLERR, POLLHUP, POLLIN, POLLOUT, PollFd};
+use crate::os::{self, POLLIN, POLLOUT, PollFd};
 use oci_hooks_init::frames::journal::{HEARTBEAT_SECONDS, StepEvent};
 use oci_hooks_init::frames::{FrameBuffer, FrameError, MAX_REQUEST_BYTES, StepAnswer, VERSIONS};
+use rustix::io::ioctl_fionbio;
 
 const HEARTBEAT: Duration = Duration::from_secs(HEARTBEAT_SECONDS);
 /// Longest silence of the host, which sends a frame every 5 seconds.
@@ -60,7 +61,7 @@ impl ExecHost {
     /// Takes over standard input and output, and sends the hello.
     pub(crate) fn open() -> Result<Self, StreamError> {
         let file = |fd: BorrowedFd<'_>| {
-            os::set_nonblocking(fd)?;
+            ioctl_fionbio(fd, true)?;
             Ok(File::from(fd.try_clone_to_owned()?))
         };
         let input = file(io::stdin().as_fd()).map_err(StreamError::Broken)?;
@@ -131,12 +132,9 @@ impl ExecHost {
             self.tick()?;
             let timeout =
                 HEARTBEAT.saturating_sub(self.told.elapsed()).min(self.remaining_silence()?);
-            let mut entries = [
-                PollFd::new(self.input.as_fd(), POLLIN),
-                other.map_or(PollFd::none(), |other| PollFd::new(other, POLLIN)),
-            ];
+            let mut entries = [PollFd::new(self.input.as_fd(), POLLIN), PollFd::input(other)];
             os::poll(&mut entries, Some(timeout));
-            let [host, other] = entries.map(|entry| entry.is(POLLIN | POLLHUP | POLLERR));
+            let [host, other] = entries.map(|entry| entry.is_readable());
             if host || other {
                 return Ok(other);
             }
@@ -150,10 +148,10 @@ impl ExecHost {
         let reads = self.frames.length() < MAX_AHEAD_BYTES;
         let mut entries = [
             PollFd::new(self.output.as_fd(), POLLOUT),
-            if reads { PollFd::new(self.input.as_fd(), POLLIN) } else { PollFd::none() },
+            PollFd::input(reads.then(|| self.input.as_fd())),
         ];
         os::poll(&mut entries, Some(timeout));
-        if entries[1].is(POLLIN | POLLHUP | POLLERR) {
+        if entries[1].is_readable() {
             self.read()?;
         }
         Ok(())

@@ -1,13 +1,13 @@
 //! `serve DIR [PROGRAM ARGS…]`: the first process of a container in a cluster.
 
 use std::ffi::OsString;
-use std::io::{self, Write as _};
 use std::time::Duration;
 
 use crate::agent_dir::AgentDirectory;
 use crate::keeper::{AWAY, KeeperSettings};
 use crate::os::{self, SignalSet};
-use crate::{single, steps};
+use crate::single::{self, report};
+use crate::steps;
 
 /// Option that overrides [`AWAY`], in seconds. Steps cannot change it.
 const AWAY_OPTION: &str = "--away=";
@@ -19,7 +19,7 @@ pub fn run(args: &[OsString]) -> i32 {
     let seconds = option.and_then(|seconds| seconds.parse().ok());
     let args = if seconds.is_some() { &args[1..] } else { args };
     let Some((directory, program)) = args.split_first() else {
-        report("expected the directory of the agent as the first argument");
+        report("agent", "expected the directory of the agent as the first argument");
         return 2;
     };
     let before = os::block(SignalSet::all());
@@ -27,7 +27,8 @@ pub fn run(args: &[OsString]) -> i32 {
     let listener = match agent_dir.listen() {
         Ok(listener) => listener,
         Err(error) => {
-            report(&format!("cannot create a socket in {}: {error}", directory.display()));
+            let directory = directory.display();
+            report("agent", &format!("cannot create a socket in {directory}: {error}"));
             return 1;
         }
     };
@@ -36,15 +37,11 @@ pub fn run(args: &[OsString]) -> i32 {
         program => match single::start(program, before) {
             Ok(pid) => Some(pid),
             Err(error) => {
-                report(&format!("cannot create a process for the program: {error}"));
+                report("agent", &format!("cannot create a process for the program: {error}"));
                 return single::CANNOT_FORK;
             }
         },
     };
     let settings = KeeperSettings { agent_dir, away: seconds.map_or(AWAY, Duration::from_secs) };
     steps::serve(listener.into(), steps::ServeOptions { program, settings: Some(settings) })
-}
-
-fn report(what: &str) {
-    let _ = io::stderr().write_all(format!("agent: {what}\n").as_bytes());
 }

@@ -1,16 +1,17 @@
 //! Waiting for a terminating signal, or running one program.
 
-use std::ffi::{CString, OsString};
+use std::ffi::OsString;
 use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::{env, iter};
 
-use crate::os::{
-    self, ChildStatus, ChildWait, ENOENT, ENOTDIR, ForkResult, SIGCHLD, SIGHUP, SIGINT, SIGQUIT,
-    SIGTERM, SignalSet,
-};
+use oci_hooks_init::launch::ProcessExit;
+use rustix::process::setpgid;
 
-const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+use crate::os::{
+    self, ENOENT, ENOTDIR, ForkResult, SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SignalSet,
+};
+use crate::start::{DEFAULT_PATH, search_paths};
 
 /// Exit code for a process that could not be created, as container engines use it.
 pub const CANNOT_FORK: i32 = 125;
@@ -54,7 +55,7 @@ pub fn start(args: &[OsString], mask: SignalSet) -> io::Result<i32> {
     match os::duplicate()? {
         ForkResult::Parent(child) => Ok(child),
         ForkResult::Child => {
-            os::new_group();
+            let _ = setpgid(None, None);
             os::restore_signals(mask);
             os::exit(execute(args))
         }
@@ -64,31 +65,20 @@ pub fn start(args: &[OsString], mask: SignalSet) -> io::Result<i32> {
 /// Executes the program, searched for in `PATH` if its name has no slash; returns an exit code if
 /// that fails.
 fn execute(args: &[OsString]) -> i32 {
-    let words: Vec<_> =
-        args.iter().map(|arg| CString::new(arg.as_bytes()).unwrap_or_default()).collect();
-    let name = &args[0];
-    let path = match env::var_os("PATH") {
-        _ if name.as_bytes().contains(&b'/') => None,
-        path => Some(path.unwrap_or_else(|| DEFAULT_PATH.into())),
-    };
-    let files: Vec<_> = match &path {
-        None => vec![name.as_bytes().to_vec()],
-        Some(path) => path
-            .as_bytes()
-            .split(|byte| *byte == b':')
-            .map(|dir| if dir.is_empty() { b"." } else { dir })
-            .map(|dir| [dir, b"/", name.as_bytes()].concat())
-            .collect(),
-    };
+    let words = os::to_c_strings(args.iter().map(|arg| arg.as_bytes().to_vec()));
+    let name = args[0].as_bytes();
+    let path = env::var_os("PATH");
+    let path = path.as_ref().map_or(DEFAULT_PATH, |path| path.as_bytes());
+    let files =
+        if name.contains(&b'/') { vec![name.to_vec()] } else { search_paths(path, name).collect() };
     let mut result = ENOENT;
     for file in files {
-        let file = CString::new(file).unwrap_or_default();
         let error = os::execute(&file, &words, None).raw_os_error().unwrap_or(ENOENT);
         if error != ENOENT && error != ENOTDIR {
             result = error;
         }
     }
-    let name = name.to_string_lossy();
+    let name = args[0].to_string_lossy();
     if result == ENOENT {
         report(&name, "executable file not found");
         return NOT_FOUND;
@@ -99,23 +89,20 @@ fn execute(args: &[OsString]) -> i32 {
 
 /// Reaps all children that have exited; returns the exit code of the program if it is among them.
 fn collect(child: Option<i32>) -> Option<i32> {
-    let ended = iter::from_fn(|| match os::wait_any() {
-        ChildWait::Ended(pid, status) => Some((pid, status)),
-        ChildWait::Running | ChildWait::NoChildren => None,
-    });
-    let all: Vec<_> = ended.collect();
-    let (_, status) = all.into_iter().find(|(pid, _)| Some(*pid) == child)?;
-    Some(code(status))
+    let all: Vec<_> = iter::from_fn(|| os::wait_any().ok().flatten()).collect();
+    let (_, exit) = all.into_iter().find(|(pid, _)| Some(*pid) == child)?;
+    Some(code(exit))
 }
 
-/// Returns the exit code for a program's status: its code, or 128 plus its signal.
-pub fn code(status: ChildStatus) -> i32 {
-    match status {
-        ChildStatus::Exited(code) => code.into(),
-        ChildStatus::Signalled(signal) => SIGNALLED + i32::from(signal),
+/// Returns the exit code for a program's end: its code, or 128 plus its signal.
+pub fn code(exit: ProcessExit) -> i32 {
+    match exit {
+        ProcessExit::Exited(code) => code.into(),
+        ProcessExit::Signalled(signal) => SIGNALLED + i32::from(signal),
     }
 }
 
-fn report(what: &str, why: &str) {
+/// Prints a message to standard error, which may be closed.
+pub fn report(what: &str, why: &str) {
     let _ = io::stderr().write_all(format!("{what}: {why}\n").as_bytes());
 }

@@ -5,18 +5,19 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
-use std::path::Path;
+use std::os::unix::fs::FileExt as _;
 use std::{env, fs, iter};
 
 use oci_hooks_init::frames::{ContainerStep, FailureKind, StepFailure};
+use oci_hooks_init::launch::is_executable;
 use rustix::fs::Mode;
-use rustix::process::{chdir, getuid, umask};
+use rustix::process::{chdir, getuid, ioctl_tiocsctty, setsid, umask};
+use rustix::thread::{Gid, Uid, set_thread_gid, set_thread_groups, set_thread_uid};
 
-use crate::os::{self, E2BIG, EACCES, ENOENT, ENOTDIR, SignalSet};
+use crate::os::{self, E2BIG, EACCES, ENOENT, ENOTDIR, SignalSet, path_of};
 
 /// `PATH` of containers that set none.
-const DEFAULT_PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub const DEFAULT_PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Shells and interpreters that the error for a missing program lists if they exist.
 const SHELLS: [&str; 8] = ["sh", "ash", "bash", "dash", "zsh", "pwsh", "python3", "node"];
@@ -55,9 +56,14 @@ pub fn become_step(
     }
 }
 
-fn failure(kind: FailureKind, error: &io::Error, path: &[u8]) -> StepFailure {
-    let errno = error.raw_os_error().unwrap_or_default();
-    StepFailure::new(kind, errno, path)
+/// Returns the failure of a step because of an error.
+pub fn failure(kind: FailureKind, error: &io::Error, path: impl AsRef<[u8]>) -> StepFailure {
+    StepFailure::new(kind, error.raw_os_error().unwrap_or_default(), path.as_ref())
+}
+
+/// Returns a function that converts an error of applying a setting.
+fn setup<E: Into<io::Error>>(what: &str) -> impl FnOnce(E) -> StepFailure {
+    move |error| failure(FailureKind::Setup, &error.into(), what)
 }
 
 /// Applies the settings of a step to this process.
@@ -66,39 +72,39 @@ fn prepare(
     streams: &StepStreams,
     report: BorrowedFd<'_>,
 ) -> Result<(), StepFailure> {
-    let what = |what: &'static str| {
-        move |error: io::Error| failure(FailureKind::Setup, &error, what.as_bytes())
-    };
-    os::new_session();
+    // Fails only for the leader of a group.
+    let _ = setsid();
     match streams {
         StepStreams::Pipes(pipes) => {
             for (number, pipe) in (0..).zip(pipes) {
-                os::duplicate_to(pipe.as_fd(), number).map_err(what("standard streams"))?;
+                os::duplicate_to(pipe.as_fd(), number).map_err(setup("standard streams"))?;
             }
         }
         StepStreams::Terminal(terminal) => {
             for number in 0..3 {
-                os::duplicate_to(terminal.as_fd(), number).map_err(what("standard streams"))?;
+                os::duplicate_to(terminal.as_fd(), number).map_err(setup("standard streams"))?;
             }
-            os::control_terminal().map_err(what("terminal"))?;
+            ioctl_tiocsctty(io::stdin()).map_err(setup("terminal"))?;
         }
     }
     // Before the working directory is changed, which may be a descriptor: `/proc/self/fd/N`.
     os::close_all_but(report);
     for limit in &step.rlimits {
-        os::set_limit(limit).map_err(what("resource limit"))?;
+        os::set_limit(limit).map_err(setup("resource limit"))?;
     }
     if let Some(mask) = step.umask {
         umask(Mode::from_raw_mode(mask));
     }
     if let Some(user) = &step.user {
-        os::set_groups(&user.groups).map_err(what("supplementary groups"))?;
-        os::set_group(user.gid).map_err(what("group"))?;
-        os::set_user(user.uid).map_err(what("user"))?;
+        let groups: Vec<_> = user.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
+        set_thread_groups(&groups).map_err(setup("supplementary groups"))?;
+        set_thread_gid(Gid::from_raw(user.gid)).map_err(setup("group"))?;
+        // Root loses its capabilities by that.
+        set_thread_uid(Uid::from_raw(user.uid)).map_err(setup("user"))?;
     }
     // The first process may have `CAP_KILL` to kill processes that `sudo` started; steps must not.
     if !getuid().is_root() {
-        os::drop_kill().map_err(what("capabilities"))?;
+        os::drop_kill().map_err(setup("capabilities"))?;
     }
     change_directory(&step.directory)?;
     os::close_on_execution();
@@ -111,14 +117,11 @@ fn change_directory(directory: &[u8]) -> Result<(), StepFailure> {
     if directory.is_empty() {
         return Ok(());
     }
-    let result = chdir(directory);
-    result.map_err(|error| {
-        let error = error.into();
-        let path = Path::new(std::ffi::OsStr::from_bytes(directory));
-        let deepest = path.ancestors().skip(1).find(|ancestor| ancestor.is_dir());
+    chdir(directory).map_err(|error| {
+        let deepest = path_of(directory).ancestors().skip(1).find(|ancestor| ancestor.is_dir());
         let found = deepest.map(|deepest| deepest.as_os_str().as_bytes().to_vec());
         let found = found.into_iter().collect();
-        StepFailure { found, ..failure(FailureKind::Directory, &error, directory) }
+        StepFailure { found, ..failure(FailureKind::Directory, &error.into(), directory) }
     })
 }
 
@@ -127,13 +130,13 @@ fn change_directory(directory: &[u8]) -> Result<(), StepFailure> {
 fn execute(step: &ContainerStep) -> StepFailure {
     let environment = StepEnvironment::of(step);
     let env = environment.entries();
-    let args: Vec<CString> = step.args.iter().cloned().map(to_c_string).collect();
+    let args = os::to_c_strings(step.args.iter().cloned());
     let name = &step.args[0];
     let candidates =
         if name.contains(&b'/') { vec![name.clone()] } else { environment.candidates(name) };
     let mut refused: Option<(io::Error, Vec<u8>)> = None;
     for path in candidates {
-        let error = os::execute(&to_c_string(path.clone()), &args, Some(&env));
+        let error = os::execute(&path, &args, Some(&env));
         match error.raw_os_error() {
             // Some kernels return this before they look up the file.
             Some(E2BIG) => {
@@ -143,8 +146,8 @@ fn execute(step: &ContainerStep) -> StepFailure {
                     ..failure(FailureKind::ProgramNotExecutable, &error, name)
                 };
             }
-            Some(ENOENT | ENOTDIR) if !is_program(&path) => {}
-            Some(EACCES) if Path::new(std::ffi::OsStr::from_bytes(&path)).is_dir() => {}
+            Some(ENOENT | ENOTDIR) if !is_executable(path_of(&path)) => {}
+            Some(EACCES) if path_of(&path).is_dir() => {}
             _ if refused.is_some() => {}
             _ => refused = Some((error, path)),
         }
@@ -161,21 +164,15 @@ fn execute(step: &ContainerStep) -> StepFailure {
     failure(FailureKind::ProgramNotExecutable, &error, &path)
 }
 
-/// Returns whether a path is a file with execute permission.
-fn is_program(path: &[u8]) -> bool {
-    let metadata = fs::metadata(std::ffi::OsStr::from_bytes(path));
-    metadata.is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
-}
-
 /// Returns the missing interpreter of a program, or of its interpreter.
 fn missing_interpreter(path: &[u8]) -> Option<Vec<u8>> {
     let mut chain = iter::successors(interpreter(path), |path| interpreter(path));
-    chain.by_ref().take(INTERPRETERS).find(|interpreter| !is_program(interpreter))
+    chain.by_ref().take(INTERPRETERS).find(|interpreter| !is_executable(path_of(interpreter)))
 }
 
 /// Returns the interpreter that the first line of a script or the header of an ELF file names.
 fn interpreter(path: &[u8]) -> Option<Vec<u8>> {
-    let file = fs::File::open(std::ffi::OsStr::from_bytes(path)).ok()?;
+    let file = fs::File::open(path_of(path)).ok()?;
     let start = read_at(&file, 0, INTERPRETER_BYTES)?;
     if start.starts_with(b"\x7fELF") {
         return elf_interpreter(&file, &start);
@@ -272,8 +269,8 @@ impl StepEnvironment {
     }
 
     fn entries(&self) -> Vec<CString> {
-        let entries = self.entries.iter().map(|(name, value)| [name, &b"="[..], value].concat());
-        entries.map(to_c_string).collect()
+        let entries = self.entries.iter();
+        os::to_c_strings(entries.map(|(name, value)| [name, &b"="[..], value].concat()))
     }
 
     /// Returns the name of the longest variable if not every kernel accepts it.
@@ -285,27 +282,25 @@ impl StepEnvironment {
 
     /// Returns the paths at which a program may be.
     fn candidates(&self, name: &[u8]) -> Vec<Vec<u8>> {
-        let path = self.path();
-        let directories =
-            [&path, &self.path].into_iter().flat_map(|path| path.split(|b| *b == b':'));
-        let mut seen = BTreeSet::new();
-        let unique = directories.filter(|directory| seen.insert(directory.to_vec()));
-        let directory = |directory: &[u8]| match directory {
-            b"" => b".".to_vec(),
-            directory => directory.to_vec(),
-        };
-        unique.map(|at| [&directory(at), &b"/"[..], name].concat()).collect()
+        let (path, mut seen) = (self.path(), BTreeSet::new());
+        let all = [&path, &self.path].into_iter().flat_map(|path| search_paths(path, name));
+        all.filter(|path| seen.insert(path.clone())).collect()
     }
 
     /// Returns the shells and interpreters that exist.
     fn shells(&self) -> Vec<Vec<u8>> {
-        let is_there =
-            |name: &&&str| self.candidates(name.as_bytes()).iter().any(|p| is_program(p));
+        let is_there = |name: &&&str| {
+            self.candidates(name.as_bytes()).iter().any(|path| is_executable(path_of(path)))
+        };
         SHELLS.iter().filter(is_there).map(|name| name.as_bytes().to_vec()).collect()
     }
 }
 
-/// Converts a string from a frame or the kernel, which has no NUL.
-fn to_c_string(bytes: Vec<u8>) -> CString {
-    CString::new(bytes).unwrap_or_default()
+/// Returns the paths at which a program may be, given the value of `PATH`.
+pub fn search_paths(path: &[u8], name: &[u8]) -> impl Iterator<Item = Vec<u8>> {
+    let directories = path.split(|byte| *byte == b':');
+    directories.map(move |directory| {
+        let directory = if directory.is_empty() { &b"."[..] } else { directory };
+        [directory, b"/", name].concat()
+    })
 }

@@ -10,13 +10,15 @@ use std::time::{Duration, Instant};
 
 use crate::keeper::KeeperSettings;
 use crate::os::{
-    self, ChildStatus, ChildWait, ForkResult, POLLERR, POLLHUP, POLLIN, POLLRDHUP, PollFd, SIGCHLD,
-    SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SignalSet,
+    self, ForkResult, POLLERR, POLLHUP, POLLIN, POLLRDHUP, PollFd, SIGCHLD, SIGCONT, SIGHUP,
+    SIGINT, SIGKILL, SIGQUIT, SIGTERM, SignalSet,
 };
 use crate::single;
 use crate::supervisor::{self, HostConnection, KEPT, Keeping};
 use crate::tree::ProcessTree;
 use oci_hooks_init::frames::{DEAD_WITHIN_SECONDS, FailureKind, StepAnswer, StepFailure, VERSIONS};
+use oci_hooks_init::launch::ProcessExit;
+use rustix::net::{SocketFlags, accept_with};
 
 /// Limit of connections that wait for a cancelled step to die.
 const MAX_WAITING: usize = 64;
@@ -136,7 +138,7 @@ impl StepServer {
             let signal = i32::from(bytes[0]);
             let ends = ENDING.contains(&signal);
             if ends {
-                self.signal_code = single::code(ChildStatus::Signalled(bytes[0]));
+                self.signal_code = single::code(ProcessExit::Signalled(bytes[0]));
             }
             match self.additions.program {
                 Some(program) if signal != SIGCHLD => drop(os::kill(program, signal)),
@@ -147,14 +149,14 @@ impl StepServer {
     }
 
     fn collect(&mut self) {
-        while let ChildWait::Ended(pid, status) = os::wait_any() {
-            self.handle_end(pid, status);
+        while let Ok(Some((pid, exit))) = os::wait_any() {
+            self.handle_end(pid, exit);
         }
     }
 
-    fn handle_end(&mut self, pid: i32, status: ChildStatus) {
+    fn handle_end(&mut self, pid: i32, exit: ProcessExit) {
         if self.additions.program == Some(pid) {
-            self.code = Some(match single::code(status) {
+            self.code = Some(match single::code(exit) {
                 0 => self.signal_code,
                 code => code,
             });
@@ -163,7 +165,7 @@ impl StepServer {
         let mut ended = self.running.swap_remove(at);
         ended.read_messages();
         let Some(step) = ended.unanswered else { return };
-        if matches!(status, ChildStatus::Signalled(_)) {
+        if matches!(exit, ProcessExit::Signalled(_)) {
             // The supervisor's processes are children of this process now.
             let supervisors = self.running.iter().map(|running| running.pid);
             let supervisors: Vec<_> = supervisors.chain(self.additions.program).collect();
@@ -187,11 +189,11 @@ impl StepServer {
         self.tree.kill(os::process_id(), supervisors, || {
             let is_alone = loop {
                 match os::wait_any() {
-                    ChildWait::Ended(pid, status) => ended.push((pid, status)),
-                    ChildWait::NoChildren => break true,
+                    Ok(Some(end)) => ended.push(end),
+                    Err(_) => break true,
                     // Without supervisors to spare, all children count.
-                    ChildWait::Running if supervisors.is_empty() => return true,
-                    ChildWait::Running => break false,
+                    Ok(None) if supervisors.is_empty() => return true,
+                    Ok(None) => break false,
                 }
             };
             let me = os::process_id();
@@ -199,8 +201,8 @@ impl StepServer {
             let is_seen = || self.tree.has_children(me, supervisors);
             !is_alone && (is_seen() || is_seen())
         });
-        for (pid, status) in ended {
-            self.handle_end(pid, status);
+        for (pid, exit) in ended {
+            self.handle_end(pid, exit);
         }
     }
 
@@ -272,9 +274,7 @@ impl StepServer {
         // Growing it entry by entry fragments the heap of this process, which lives as long as the job.
         let mut entries = Vec::with_capacity(2 + 2 * self.running.len());
         entries.push(PollFd::new(self.signals.as_fd(), POLLIN));
-        entries.push(
-            listener.map_or(PollFd::none(), |listener| PollFd::new(listener.as_fd(), POLLIN)),
-        );
+        entries.push(PollFd::input(listener.map(OwnedFd::as_fd)));
         let mut is_lost = false;
         for running in &self.running {
             entries.push(PollFd::new(running.control.as_fd(), POLLIN));
@@ -285,7 +285,7 @@ impl StepServer {
         }
         os::poll(&mut entries, is_lost.then_some(CONTINUE_EVERY));
         if let Some(listener) = listener.filter(|_| entries[1].is(POLLIN))
-            && let Ok(socket) = os::accept(listener.as_fd())
+            && let Ok(socket) = accept_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)
         {
             let until = Instant::now() + Duration::from_secs(DEAD_WITHIN_SECONDS);
             self.waiting.push((socket, until));

@@ -9,17 +9,19 @@ use std::time::{Duration, Instant};
 
 use crate::keeper::{Keeper, KeeperSettings, YIELD};
 use crate::os::{
-    self, ChildStatus, ChildWait, ForkResult, POLLERR, POLLHUP, POLLIN, PollFd, SIGCHLD, SIGHUP,
-    SIGINT, SIGKILL, SIGQUIT, SIGTERM, SignalSet,
+    self, ForkResult, POLLHUP, POLLIN, PollFd, SIGCHLD, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM,
+    SignalSet,
 };
 use crate::relay::{Relay, RelayKind};
-use crate::start::{self, StepStreams};
+use crate::start::{self, StepStreams, failure};
 use crate::tree::ProcessTree;
 use oci_hooks_init::frames::journal::{AttachRequest, StepEvent};
 use oci_hooks_init::frames::{
     ContainerStep, DEAD_WITHIN_SECONDS, FailureKind, FrameBuffer, MAX_ANSWER_BYTES,
     MAX_REQUEST_BYTES, STREAMS, StepAnswer, StepFailure, StepRequest, VERSIONS,
 };
+use oci_hooks_init::launch::ProcessExit;
+use rustix::io::ioctl_fionbio;
 
 /// Timeout for the host to send its first request.
 const REQUEST_WITHIN: Duration = Duration::from_secs(10);
@@ -103,10 +105,6 @@ pub fn failure_frame(keeps: bool, failure: StepFailure) -> Vec<u8> {
     }
 }
 
-fn failure(kind: FailureKind, error: &io::Error, what: &str) -> StepFailure {
-    StepFailure::new(kind, error.raw_os_error().unwrap_or_default(), what)
-}
-
 fn malformed(what: &str) -> StepFailure {
     StepFailure::new(FailureKind::Request, 0, what)
 }
@@ -129,7 +127,7 @@ struct StepSupervisor<'t> {
     /// Pipe for the failure to execute the program, and the bytes read from it; `None` once the
     /// program is executed or has failed.
     starting: Option<(File, Vec<u8>)>,
-    ended: Option<ChildStatus>,
+    ended: Option<ProcessExit>,
     is_cancelled: bool,
     /// Read ends of the program's output and errors, until their write ends are closed or they are
     /// read for the log.
@@ -163,7 +161,7 @@ impl StepSupervisor<'_> {
             }
             let mut entries = [PollFd::new(socket.as_fd(), POLLIN)];
             os::poll(&mut entries, Some(left));
-            if !entries[0].is(POLLIN | POLLHUP | POLLERR) {
+            if !entries[0].is_readable() {
                 continue;
             }
             match os::receive(socket.as_fd(), &mut bytes, &mut descriptors) {
@@ -298,15 +296,15 @@ impl StepSupervisor<'_> {
                 _ => self.send(&StepAnswer::Started),
             }
         }
-        let Some(status) = self.ended.filter(|_| !self.is_answered) else { return };
+        let Some(exit) = self.ended.filter(|_| !self.is_answered) else { return };
         // No process of a cancelled step may be left when the next step begins.
         if self.is_cancelled && !self.kill() {
             self.answer(&StepAnswer::Failed(StepFailure::new(FailureKind::Busy, 0, "step")));
             return;
         }
-        self.answer(&match status {
-            ChildStatus::Exited(code) => StepAnswer::Exited(code),
-            ChildStatus::Signalled(signal) => StepAnswer::Signalled(signal),
+        self.answer(&match exit {
+            ProcessExit::Exited(code) => StepAnswer::Exited(code),
+            ProcessExit::Signalled(signal) => StepAnswer::Signalled(signal),
         });
     }
 
@@ -357,14 +355,10 @@ impl StepSupervisor<'_> {
 
     /// Waits for the next event, unless the step is over; returns whether there is more to forward.
     fn wait(&mut self, is_over: bool) -> bool {
-        let entry = |file: Option<&File>| {
-            file.map_or(PollFd::none(), |file| PollFd::new(file.as_fd(), POLLIN))
-        };
-        let socket = self.socket.as_ref();
         let mut entries = vec![
-            socket.map_or(PollFd::none(), |socket| PollFd::new(socket.as_fd(), POLLIN)),
-            entry(Some(&self.signals)),
-            entry(self.starting.as_ref().map(|(pipe, _)| pipe)),
+            PollFd::input(self.socket.as_ref().map(OwnedFd::as_fd)),
+            PollFd::new(self.signals.as_fd(), POLLIN),
+            PollFd::input(self.starting.as_ref().map(|(pipe, _)| pipe.as_fd())),
         ];
         let relays = entries.len();
         entries.extend(self.relays.iter().map(Relay::poll_entry));
@@ -372,7 +366,7 @@ impl StepSupervisor<'_> {
         if let (Some(keeper), Some(control)) = (&self.keeper, &self.control) {
             keeper.push_poll_entries(control.as_fd(), &self.pipes, &mut entries);
         }
-        let deadlines = self.relays.iter().filter_map(Relay::deadline);
+        let deadlines = self.relays.iter().filter_map(|relay| relay.deadline);
         let deadline = deadlines.chain(self.keeper.as_ref().and_then(Keeper::deadline)).min();
         let timeout = deadline.map(|d| d.saturating_duration_since(Instant::now()));
         let is_pending = self.relays.iter().any(Relay::is_pending);
@@ -381,11 +375,11 @@ impl StepSupervisor<'_> {
         for (relay, entry) in self.relays.iter_mut().zip(&entries[relays..]) {
             passes |= relay.relay_bytes(*entry);
         }
-        self.relays.retain(|relay| !relay.is_done());
+        self.relays.retain(|relay| !relay.is_done);
         if entries[1].is(POLLIN) {
             let _ = self.signals.read(&mut [0; 128]);
         }
-        if entries[0].is(POLLIN | POLLHUP | POLLERR) {
+        if entries[0].is_readable() {
             // Output that a lost host did not read is still forwarded.
             passes |= self.receive();
         }
@@ -463,9 +457,7 @@ impl StepSupervisor<'_> {
             keeper.abandon();
         }
         for relay in &mut self.relays {
-            if relay.kind() == RelayKind::Host {
-                relay.turn_to_log(io::stdout().as_fd());
-            }
+            relay.turn_to_log(io::stdout().as_fd());
         }
         self.log_output();
     }
@@ -488,14 +480,14 @@ impl StepSupervisor<'_> {
     }
 }
 
-/// Reaps children, and stores the program's status; returns whether there are more children.
-fn collect(main: i32, ended: &mut Option<ChildStatus>) -> bool {
+/// Reaps children, and stores the program's end; returns whether there are more children.
+fn collect(main: i32, ended: &mut Option<ProcessExit>) -> bool {
     loop {
         match os::wait_any() {
-            ChildWait::Ended(pid, status) if pid == main => *ended = Some(status),
-            ChildWait::Ended(..) => {}
-            ChildWait::Running => return true,
-            ChildWait::NoChildren => return false,
+            Ok(Some((pid, exit))) if pid == main => *ended = Some(exit),
+            Ok(Some(_)) => {}
+            Ok(None) => return true,
+            Err(_) => return false,
         }
     }
 }
@@ -506,8 +498,8 @@ fn kept_streams() -> io::Result<[OwnedFd; STREAMS]> {
     let (input, _) = io::pipe()?;
     let (output, output_end) = io::pipe()?;
     let (errors, errors_end) = io::pipe()?;
-    os::set_nonblocking(output.as_fd())?;
-    os::set_nonblocking(errors.as_fd())?;
+    ioctl_fionbio(&output, true)?;
+    ioctl_fionbio(&errors, true)?;
     Ok([input.into(), output_end.into(), errors_end.into(), output.into(), errors.into()])
 }
 

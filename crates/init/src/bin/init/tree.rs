@@ -1,13 +1,12 @@
 //! The descendants of a process, found in `/proc`, signalled and killed.
 
 use std::collections::BTreeSet;
-use std::ffi::CString;
 use std::fs::File;
 use std::io::Read as _;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
-use rustix::fs::Dir;
+use rustix::fs::{Dir, Mode, OFlags, openat};
 
 use crate::os::{self, SIGCHLD, SIGKILL, SIGSTOP, SignalSet};
 
@@ -142,10 +141,12 @@ impl ProcessTree {
 
     /// Sends a signal to a process, unless its id has been reused.
     fn send(&self, process: &TreeProcess, signal: i32) {
-        let Some(directory) = self.directory(process.pid) else { return };
-        if read_stat_at(directory.as_fd(), "stat")
-            .is_some_and(|now| now.identity() == process.identity())
-        {
+        let pid = process.pid.to_string();
+        let Some(directory) = self.proc.as_ref().and_then(|proc| open_at(proc, &pid)) else {
+            return;
+        };
+        let now = read_stat_at(&directory, "stat");
+        if now.is_some_and(|now| now.identity() == process.identity()) {
             let _ = os::signal_by_directory(directory.as_fd(), signal);
         }
     }
@@ -184,22 +185,18 @@ impl ProcessTree {
     }
 
     fn read_process(&self, pid: i32) -> Option<TreeProcess> {
-        read_stat_at(self.proc.as_ref()?.as_fd(), &format!("{pid}/stat"))
-    }
-
-    fn directory(&self, pid: i32) -> Option<OwnedFd> {
-        self.open_at(&CString::new(pid.to_string()).ok()?)
-    }
-
-    fn open_at(&self, path: &std::ffi::CStr) -> Option<OwnedFd> {
-        os::open_at(self.proc.as_ref()?.as_fd(), path).ok()
+        read_stat_at(self.proc.as_ref()?, &format!("{pid}/stat"))
     }
 }
 
-fn read_stat_at(directory: BorrowedFd<'_>, path: &str) -> Option<TreeProcess> {
-    let mut file = File::from(os::open_at(directory, &CString::new(path).ok()?).ok()?);
+fn open_at(directory: &File, path: &str) -> Option<File> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    openat(directory, path, flags, Mode::empty()).ok().map(File::from)
+}
+
+fn read_stat_at(directory: &File, path: &str) -> Option<TreeProcess> {
     let mut text = [0; STAT_BYTES];
-    let count = file.read(&mut text).ok()?;
+    let count = open_at(directory, path)?.read(&mut text).ok()?;
     parse_stat(&text[..count])
 }
 

@@ -4,11 +4,10 @@
 //! receives while it sends, so that neither end blocks the other.
 
 use std::collections::VecDeque;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use crate::os::path_of;
@@ -18,6 +17,7 @@ use oci_hooks_init::frames::FrameError;
 use oci_hooks_init::frames::files::{
     DATA_BYTES, FileAction, FileEntry, FileProblem, FileScope, FilesFrame, TreeChange,
 };
+use rustix::fs::{Mode, OFlags, open};
 
 /// Size of buffered answers at which they are sent.
 const SEND_AT_ONCE: usize = 16 << 10;
@@ -96,12 +96,7 @@ fn receive_files(wire: &mut FileExchange<'_>, root: &Path) -> Result<(), StreamE
 }
 
 fn open_root(root: &Path) -> io::Result<OwnedFd> {
-    let root = File::open(root)?;
-    if root.metadata()?.is_dir() {
-        Ok(root.into())
-    } else {
-        Err(io::ErrorKind::NotADirectory.into())
-    }
+    Ok(open(root, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 /// Entries of the last exchange, as the host sends them.
@@ -159,7 +154,8 @@ fn read(wire: &mut FileExchange<'_>, path: &Path) -> Result<(), StreamError> {
 }
 
 fn read_file(path: &Path) -> io::Result<Vec<u8>> {
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(open(path, flags, Mode::empty())?);
     if !file.metadata()?.is_file() {
         return Err(io::ErrorKind::InvalidInput.into());
     }

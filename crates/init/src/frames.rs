@@ -13,12 +13,11 @@
 //! | `01` | hello: oldest and newest supported version | | `81` | step: version, program and its settings |
 //! | `02` | started: the program was executed | | `82` | signal: a number |
 //! | `03` | exited: code | | `84` | terminal size: rows and columns |
-//! | `04` | signalled: number | | `86` | *input: bytes* |
+//! | `04` | signalled: number | | | |
 //! | `05` | failed: reason | | | |
 //!
-//! *Slanted* kinds are reserved for streams that cannot carry descriptors. Through these, the
-//! frames of [`journal`] start steps, with kinds `02` to `07`, `82`, `85` and `89` to `8f`;
-//! the kinds `90` to `9f` are those of files.
+//! Through streams that cannot carry descriptors, the frames of [`journal`] start steps; the kinds
+//! `90` to `9f` are those of [`files`].
 //!
 //! # A connection
 //!

@@ -206,11 +206,12 @@ impl<'s> ChangeFinder<'s> {
         let mut entry = sending.entry;
         match read {
             Ok(content) => {
-                if !content.is_empty() {
-                    TreeChange::encode_data(&content, out);
+                let count = content.len();
+                if count > 0 {
+                    TreeChange::Data(content).encode(out);
                 }
-                let sent_bytes = sending.sent_bytes + content.len() as u64;
-                if content.len() == wanted && sent_bytes < entry.state.size_bytes {
+                let sent_bytes = sending.sent_bytes + count as u64;
+                if count == wanted && sent_bytes < entry.state.size_bytes {
                     self.sending = Some(FileTransfer { file: sending.file, entry, sent_bytes });
                     return;
                 }

@@ -191,14 +191,6 @@ impl TreeChange {
     pub fn encode(&self, out: &mut Vec<u8>) {
         frame(out, |out| self.write(out));
     }
-
-    /// Appends the frame of further bytes of a file.
-    pub fn encode_data(bytes: &[u8], out: &mut Vec<u8>) {
-        frame(out, |out| {
-            out.0.extend_from_slice(bytes);
-            0x92
-        });
-    }
 }
 
 fn boolean(from: &mut PayloadReader<'_>) -> Result<bool, FrameError> {

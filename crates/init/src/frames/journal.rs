@@ -192,11 +192,8 @@ impl StepEvent {
                 return Ok(StepEvent::Ended { offset, limits, end });
             }
             0x06 => {
-                let stream = match from.u8()? {
-                    0 => OutputStream::Output,
-                    1 => OutputStream::Errors,
-                    _ => return Err(FrameError::Invalid("stream")),
-                };
+                let stream = OutputStream::ALL.get(usize::from(from.u8()?)).copied();
+                let stream = stream.ok_or(FrameError::Invalid("stream"))?;
                 let offset = from.u64()?;
                 return Ok(StepEvent::Output { stream, offset, bytes: from.0.to_vec() });
             }

@@ -202,7 +202,7 @@ fn endless_files_and_problems_are_stopped() {
         let mut endless = Vec::new();
         begin_file("work/repo/x").encode(&mut endless);
         for _ in 0..20_000 {
-            TreeChange::encode_data(&vec![0; DATA_BYTES], &mut endless);
+            TreeChange::Data(vec![0; DATA_BYTES]).encode(&mut endless);
             if endless.len() as u64 > 2000 * DATA_BYTES as u64 {
                 break;
             }

@@ -147,7 +147,7 @@ fn get(wire: &mut FileExchange<'_>, root: &Path, scope: &FileScope) -> Result<()
 /// Sends the content of a file, or the problem with it.
 fn read(wire: &mut FileExchange<'_>, path: &Path) -> Result<(), StreamError> {
     match read_file(path) {
-        Ok(content) => TreeChange::encode_data(&content, &mut wire.out),
+        Ok(content) => TreeChange::Data(content).encode(&mut wire.out),
         Err(error) => wire.answer(&problem(FileAction::Read, path, &error))?,
     }
     wire.flush()

@@ -5,11 +5,11 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use oci_hooks_files::fs::{PathContext as _, PathError};
-use oci_hooks_init::files::{WritableTree, WriterRole};
+use oci_hooks_init::files::{AppliedChange, WritableTree, WriterRole};
 use oci_hooks_init::frames::FrameError;
 use oci_hooks_init::frames::files::{
-    DATA_BYTES, ENTRIES_BYTES, FileEntry, FileProblem, FileScope, FilesFrame, ScopePosition,
-    TreeChange, order,
+    DATA_BYTES, ENTRIES_BYTES, FileEntry, FileEntryKind, FileEntryState, FileProblem, FileScope,
+    FileTime, FilesFrame, ScopePosition, TreeChange, order,
 };
 
 use super::error::{ExchangeSummary, FileProblems, FilesError, is_full};
@@ -33,7 +33,7 @@ pub async fn get(
     limits: ExchangeLimits,
 ) -> Result<ExchangeSummary, FilesError> {
     let (mut attempts, mut summary) = (ExchangeAttempts::default(), ExchangeSummary::default());
-    let mut guard = DownloadGuard::new(limits);
+    let mut guard = DownloadGuard::new(scope, limits);
     loop {
         let link = session.link().await?;
         guard.restart_paths();
@@ -72,7 +72,7 @@ async fn run(
     from: &Path,
     scope: &FileScope,
     record: &ExchangeRecord,
-    mut taken: DownloadSink<'_>,
+    mut taken: DownloadSink<'_, '_>,
 ) -> Result<(), FilesError> {
     let (sending, receiving) = link.split();
     let asked = async {
@@ -117,27 +117,29 @@ pub async fn ask(
 }
 
 /// Checks of everything that an untrusted container sends.
-pub struct DownloadGuard {
+pub struct DownloadGuard<'s> {
+    scope: &'s FileScope,
     limits: ExchangeLimits,
     entries: u64,
     bytes: u64,
     last: Option<Vec<u8>>,
-    is_within_file: bool,
+    /// File that is sent in parts, with the number of bytes so far.
+    partial: Option<FileEntry>,
 }
 
-impl DownloadGuard {
-    pub(super) fn new(limits: ExchangeLimits) -> Self {
-        DownloadGuard { limits, entries: 0, bytes: 0, last: None, is_within_file: false }
+impl<'s> DownloadGuard<'s> {
+    pub(super) fn new(scope: &'s FileScope, limits: ExchangeLimits) -> Self {
+        DownloadGuard { scope, limits, entries: 0, bytes: 0, last: None, partial: None }
     }
 
     /// Prepares for an attempt that starts again at the first path; the counts are kept.
     pub fn restart_paths(&mut self) {
-        (self.last, self.is_within_file) = (None, false);
+        (self.last, self.partial) = (None, None);
     }
 
-    /// Checks a change: paths are in order and unique, data belongs to a file, and the limits are not
-    /// exceeded.
-    pub fn check(&mut self, change: &TreeChange) -> Result<(), FilesError> {
+    /// Checks a change: paths are within the scope, in order and unique, data belongs to a file, and the
+    /// limits are not exceeded. Returns the change once it is complete.
+    pub fn check(&mut self, change: &TreeChange) -> Result<Option<AppliedChange>, FilesError> {
         let content = match change {
             TreeChange::File { content, .. } | TreeChange::Data(content) => content.len(),
             _ => 0,
@@ -148,27 +150,64 @@ impl DownloadGuard {
         match change.path() {
             Some(path) => {
                 let is_later = |last: &Vec<u8>| order(last, path) == Ordering::Less;
-                if self.is_within_file || !self.last.as_ref().is_none_or(is_later) {
+                if self.partial.is_some() || !self.last.as_ref().is_none_or(is_later) {
                     return Err(FrameError::Invalid("path: it is out of order").into());
                 }
                 self.last = Some(path.to_vec());
                 self.entries += 1;
             }
-            None if !self.is_within_file => {
+            None if self.partial.is_none() => {
                 return Err(FrameError::Invalid("part of a file").into());
             }
             None => {}
         }
-        match change {
-            TreeChange::File { is_whole, .. } => self.is_within_file = !is_whole,
-            TreeChange::End { .. } => self.is_within_file = false,
-            TreeChange::Data(content) if content.is_empty() => {
-                return Err(FrameError::Invalid("part of a file").into());
-            }
-            _ => {}
-        }
         self.bytes += content as u64;
-        self.limits.check(self.entries, self.bytes)
+        self.limits.check(self.entries, self.bytes)?;
+        Ok(self.complete(change)?)
+    }
+
+    fn complete(&mut self, change: &TreeChange) -> Result<Option<AppliedChange>, FrameError> {
+        let entry = |path: &[u8], kind, mode, size_bytes, time| {
+            let state = FileEntryState { kind, mode, size_bytes, time };
+            let is_meant = self.scope.has(path, kind);
+            let entry = || FileEntry { path: path.to_vec(), state };
+            is_meant.then(entry).ok_or(FrameError::Invalid("path"))
+        };
+        let complete = match change {
+            TreeChange::Directory { path, mode } => {
+                entry(path, FileEntryKind::Directory, *mode, 0, FileTime::default())?
+            }
+            TreeChange::Link { path, time, target } => {
+                entry(path, FileEntryKind::Link, 0o777, target.len() as u64, *time)?
+            }
+            TreeChange::File { path, state, content, is_whole } => {
+                let size_bytes = content.len() as u64;
+                let file = entry(path, FileEntryKind::File, state.mode, size_bytes, state.time)?;
+                if !is_whole {
+                    self.partial = Some(file);
+                    return Ok(None);
+                }
+                file
+            }
+            TreeChange::Data(content) => match &mut self.partial {
+                Some(file) if !content.is_empty() => {
+                    file.state.size_bytes += content.len() as u64;
+                    return Ok(None);
+                }
+                _ => return Err(FrameError::Invalid("part of a file")),
+            },
+            TreeChange::End { is_whole } => match self.partial.take() {
+                Some(file) if *is_whole => file,
+                _ => return Ok(None),
+            },
+            TreeChange::Remove(path) => {
+                let position = self.scope.position(path);
+                let is_meant = matches!(position, ScopePosition::Root | ScopePosition::Within);
+                let removed = || Some(AppliedChange::Removed(path.clone()));
+                return is_meant.then(removed).ok_or(FrameError::Invalid("path"));
+            }
+        };
+        Ok(Some(AppliedChange::Entry(complete)))
     }
 
     /// Counts a file that the container could not read towards the limits.
@@ -179,17 +218,17 @@ impl DownloadGuard {
 }
 
 /// The receiving side of a download.
-struct DownloadSink<'t> {
-    tree: WritableTree<'t>,
+struct DownloadSink<'t, 's> {
+    tree: WritableTree<'s>,
     into: &'t HostTree,
     from: &'t Path,
-    guard: &'t mut DownloadGuard,
+    guard: &'t mut DownloadGuard<'s>,
     update: &'t mut RecordUpdate,
     summary: &'t mut ExchangeSummary,
     problems: &'t mut FileProblems,
 }
 
-impl DownloadSink<'_> {
+impl DownloadSink<'_, '_> {
     async fn receive(&mut self, from: &mut FrameReceiver) -> Result<(), FilesError> {
         let root = self.from.display().to_string();
         loop {

@@ -2,12 +2,8 @@
 
 use std::path::Path;
 
-use oci_hooks_init::files::AppliedChange;
 use oci_hooks_init::frames::FrameError;
-use oci_hooks_init::frames::files::{
-    DATA_BYTES, FileEntry, FileEntryKind, FileEntryState, FileScope, FileTime, FilesFrame,
-    ScopePosition, TreeChange,
-};
+use oci_hooks_init::frames::files::{DATA_BYTES, FileScope, FilesFrame};
 
 use super::error::{ExchangeSummary, FilesError};
 use super::exchange::{ExchangeAttempts, receive_answer, send_keepalives};
@@ -100,16 +96,14 @@ impl Transfer<'_> {
         update: &mut RecordUpdate,
     ) -> Result<ExchangeSummary, FilesError> {
         let root = self.from.display().to_string();
-        let (mut guard, mut summary) =
-            (DownloadGuard::new(self.limits), ExchangeSummary::default());
-        let mut passing = PartialFile::default();
+        let mut guard = DownloadGuard::new(self.scope, self.limits);
+        let mut summary = ExchangeSummary::default();
         let mut out = Vec::with_capacity(2 * DATA_BYTES);
         FilesFrame::Put { root: bytes(self.to) }.encode(&mut out);
         loop {
             match receive_answer(from).await? {
                 FilesFrame::Change(change) => {
-                    guard.check(&change)?;
-                    if let Some(applied) = passing.note(&change, self.scope)? {
+                    if let Some(applied) = guard.check(&change)? {
                         summary.count(&applied);
                         update.set(applied)?;
                     }
@@ -132,61 +126,5 @@ impl Transfer<'_> {
                 out.clear();
             }
         }
-    }
-}
-
-/// Entry of a file whose parts are being forwarded.
-#[derive(Default)]
-struct PartialFile(Option<FileEntry>);
-
-impl PartialFile {
-    /// Returns the applied change, once it is complete.
-    fn note(
-        &mut self,
-        change: &TreeChange,
-        scope: &FileScope,
-    ) -> Result<Option<AppliedChange>, FrameError> {
-        let entry = |path: &Vec<u8>, kind, mode, size_bytes, time| {
-            let state = FileEntryState { kind, mode, size_bytes, time };
-            let is_meant = scope.has(path, kind);
-            is_meant
-                .then(|| FileEntry { path: path.clone(), state })
-                .ok_or(FrameError::Invalid("path"))
-        };
-        let none = FileTime::default();
-        let complete = match change {
-            TreeChange::Directory { path, mode } => {
-                entry(path, FileEntryKind::Directory, *mode, 0, none)?
-            }
-            TreeChange::Link { path, time, target } => {
-                entry(path, FileEntryKind::Link, 0o777, target.len() as u64, *time)?
-            }
-            TreeChange::File { path, state, content, is_whole } => {
-                let size_bytes = content.len() as u64;
-                let file = entry(path, FileEntryKind::File, state.mode, size_bytes, state.time)?;
-                if !is_whole {
-                    self.0 = Some(file);
-                    return Ok(None);
-                }
-                file
-            }
-            TreeChange::Data(content) => {
-                if let Some(file) = &mut self.0 {
-                    file.state.size_bytes += content.len() as u64;
-                }
-                return Ok(None);
-            }
-            TreeChange::End { is_whole } => match self.0.take() {
-                Some(file) if *is_whole => file,
-                _ => return Ok(None),
-            },
-            TreeChange::Remove(path) => {
-                let is_meant =
-                    matches!(scope.position(path), ScopePosition::Root | ScopePosition::Within);
-                let removed = || AppliedChange::Removed(path.clone());
-                return is_meant.then(removed).map(Some).ok_or(FrameError::Invalid("path"));
-            }
-        };
-        Ok(Some(AppliedChange::Entry(complete)))
     }
 }

@@ -14,10 +14,10 @@ use tokio::time::{Instant, timeout, timeout_at};
 const SILENCE: Duration = Duration::from_secs(20);
 const READ_AT_ONCE: usize = 64 << 10;
 
-/// A stream to an agent.
+/// A stream to an agent, whose halves can be used at the same time.
 pub struct AgentLink {
-    sender: FrameSender,
-    receiver: FrameReceiver,
+    pub sender: FrameSender,
+    pub receiver: FrameReceiver,
 }
 
 /// Sending half of an [`AgentLink`].
@@ -60,22 +60,6 @@ impl AgentLink {
             heard: Instant::now(),
         };
         AgentLink { sender: FrameSender { input: Box::new(input) }, receiver }
-    }
-
-    /// Sends whole frames.
-    pub async fn send(&mut self, frames: &[u8]) -> Result<(), LinkError> {
-        self.sender.send(frames).await
-    }
-
-    /// Returns the kind and the payload of the next frame. Cancel-safe: no data is lost if the future is
-    /// dropped.
-    pub async fn receive(&mut self) -> Result<(u8, Vec<u8>), LinkError> {
-        self.receiver.receive().await
-    }
-
-    /// Splits the stream into a sending and a receiving half, which can be used at the same time.
-    pub fn split(&mut self) -> (&mut FrameSender, &mut FrameReceiver) {
-        (&mut self.sender, &mut self.receiver)
     }
 }
 

@@ -118,7 +118,7 @@ impl<'a> AgentSession<'a> {
 }
 
 async fn hello(link: &mut AgentLink) -> Result<Result<(), SessionError>, LinkError> {
-    let (kind, payload) = link.receive().await?;
+    let (kind, payload) = link.receiver.receive().await?;
     let StepAnswer::Hello(hello) = StepAnswer::decode(kind, &payload)? else {
         return Err(FrameError::UnknownKind(kind).into());
     };

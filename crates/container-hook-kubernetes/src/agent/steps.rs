@@ -269,7 +269,7 @@ impl StepRun<'_> {
                     self.send(link, &encode_request(&StepRequest::Alive)).await?;
                 }
                 () = self.writer.wait_for_progress() => {}
-                frame = link.receive(), if receives => {
+                frame = link.receiver.receive(), if receives => {
                     let (kind, payload) = frame?;
                     self.heard.set(Instant::now());
                     let event = StepEvent::decode(kind, &payload).map_err(LinkError::Frame)?;
@@ -282,7 +282,7 @@ impl StepRun<'_> {
     /// Sends a frame. After the step's end, a lost stream is no error, because all output has been
     /// received.
     async fn send(&self, link: &mut AgentLink, frame: &[u8]) -> Result<(), LinkError> {
-        match link.send(frame).await {
+        match link.sender.send(frame).await {
             Err(error) if self.end.is_none() => Err(error),
             _ => Ok(()),
         }
@@ -294,17 +294,17 @@ impl StepRun<'_> {
         match &self.begin {
             Some(begin) => {
                 self.start_requested = true;
-                link.send(begin).await?;
+                link.sender.send(begin).await?;
             }
             None => {
                 let attach = AttachRequest { id: self.id.clone(), from: self.position, step: None };
-                link.send(&encode_request(&StepRequest::Attach(Box::new(attach)))).await?;
+                link.sender.send(&encode_request(&StepRequest::Attach(Box::new(attach)))).await?;
             }
         }
         // Signals and acknowledgements sent before may have been lost with their stream.
         self.received = 0;
         for signal in self.signals.taken.clone() {
-            link.send(&encode_request(&StepRequest::Signal(signal))).await?;
+            link.sender.send(&encode_request(&StepRequest::Signal(signal))).await?;
         }
         Ok(())
     }
@@ -417,7 +417,7 @@ impl StepRun<'_> {
 /// Acknowledges the end of a step, so that the agent can discard it. Errors are ignored.
 async fn acknowledge_end(link: &mut AgentLink) {
     let received = encode_request(&StepRequest::Received(END_RECEIVED));
-    if let Ok(Err(error)) = timeout(FAREWELL, link.send(&received)).await {
+    if let Ok(Err(error)) = timeout(FAREWELL, link.sender.send(&received)).await {
         debug!(error = chain(&error), "cannot acknowledge the end of the step to the agent");
     }
 }

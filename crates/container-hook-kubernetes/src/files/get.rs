@@ -74,13 +74,13 @@ async fn run(
     record: &ExchangeRecord,
     mut taken: DownloadSink<'_, '_>,
 ) -> Result<(), FilesError> {
-    let (sending, receiving) = link.split();
+    let AgentLink { sender, receiver } = link;
     let asked = async {
-        ask(sending, from, scope, record).await?;
-        send_keepalives(sending).await
+        ask(sender, from, scope, record).await?;
+        send_keepalives(sender).await
     };
     tokio::select! {
-        received = taken.receive(receiving) => received,
+        received = taken.receive(receiver) => received,
         failed = asked => failed,
     }
 }

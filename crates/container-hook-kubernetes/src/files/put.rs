@@ -123,10 +123,10 @@ impl<'p> UploadAttempt<'p> {
     }
 
     async fn run(&self, link: &mut AgentLink) -> Result<(), FilesError> {
-        let (sending, receiving) = link.split();
+        let AgentLink { sender, receiver } = link;
         tokio::select! {
-            received = self.receive(receiving) => received?,
-            failed = self.send(sending) => failed?,
+            received = self.receive(receiver) => received?,
+            failed = self.send(sender) => failed?,
         }
         let state = &mut *self.state.borrow_mut();
         // An agent is done once it was sent everything.
@@ -261,7 +261,7 @@ mod tests {
             let record = ExchangeRecord::new(dir.path().join("record"));
             let attempt = UploadAttempt::new(&from, Path::new("/"), &scope, &record).unwrap();
             let mut link = AgentLink::new(sink(), empty());
-            let mut sending = pin!(attempt.send(link.split().0));
+            let mut sending = pin!(attempt.send(&mut link.sender));
             while !attempt.state.borrow().is_sent {
                 let polled = poll_fn(|context| Poll::Ready(sending.as_mut().poll(context))).await;
                 assert!(polled.is_pending());

@@ -28,9 +28,8 @@ pub async fn read(
 }
 
 async fn ask(link: &mut AgentLink, request: &[u8]) -> Result<Option<Vec<u8>>, FilesError> {
-    let (to, from) = link.split();
-    to.send(request).await?;
-    match receive_answer(from).await? {
+    link.sender.send(request).await?;
+    match receive_answer(&mut link.receiver).await? {
         FilesFrame::Change(TreeChange::Data(content)) if content.len() <= DATA_BYTES => {
             Ok(Some(content))
         }

@@ -62,8 +62,8 @@ impl Transfer<'_> {
         [from, to]: [&mut AgentLink; 2],
         update: &mut RecordUpdate,
     ) -> Result<ExchangeSummary, FilesError> {
-        let (ask_from, get_from) = from.split();
-        let (put_to, told_by) = to.split();
+        let AgentLink { sender: ask_from, receiver: get_from } = from;
+        let AgentLink { sender: put_to, receiver: told_by } = to;
         let source = async {
             ask(ask_from, self.from, self.scope, self.record).await?;
             send_keepalives(ask_from).await

@@ -283,7 +283,8 @@ fn client_that_does_not_read_pauses_the_step_without_loss() {
                 StepEvent::Output { stream: OutputStream::Output, offset, bytes } => {
                     assert_eq!(offset, position);
                     position += bytes.len() as u64;
-                    link.send(&encode_request(&StepRequest::Received(position))).await.unwrap();
+                    let received = encode_request(&StepRequest::Received(position));
+                    link.sender.send(&received).await.unwrap();
                 }
                 StepEvent::Ended { offset, end, .. } => break (offset, end),
                 _ => {}
@@ -297,7 +298,7 @@ fn client_that_does_not_read_pauses_the_step_without_loss() {
 
 async fn send_attach(link: &mut AgentLink, attach: AttachRequest) {
     let request = StepRequest::Attach(Box::new(attach));
-    link.send(&encode_request(&request)).await.unwrap();
+    link.sender.send(&encode_request(&request)).await.unwrap();
 }
 
 /// Waits for a condition while other futures go on.
@@ -308,7 +309,7 @@ async fn wait_for(is_so: impl Fn() -> bool) {
 }
 
 async fn next(link: &mut AgentLink) -> StepEvent {
-    let (kind, payload) = link.receive().await.unwrap();
+    let (kind, payload) = link.receiver.receive().await.unwrap();
     StepEvent::decode(kind, &payload).unwrap()
 }
 

@@ -65,7 +65,6 @@ pub mod packages;
 pub mod pages;
 #[cfg(feature = "containers")]
 pub mod podman;
-#[cfg(feature = "containers")]
 pub mod program;
 #[cfg(feature = "containers")]
 pub mod recipes;

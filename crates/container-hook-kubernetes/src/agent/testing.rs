@@ -9,18 +9,16 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::process::{Child, Command, Stdio};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use oci_hooks_init::PROGRAM;
-use oci_hooks_testsupport::init::install_in;
+use oci_hooks_testsupport::init::{children, install_in, status};
+use oci_hooks_testsupport::program::{DEADLINE, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::unix::pipe::{Receiver, Sender};
 
 use super::{AgentLink, LinkFuture, LinkOpener};
-
-/// Longer than any step of a test takes on a busy machine.
-const DEADLINE: Duration = Duration::from_secs(600);
 
 /// A running agent, killed on drop.
 pub struct TestAgent {
@@ -90,11 +88,7 @@ impl TestAgent {
 
     /// Returns the children of the agent: the supervisors of steps.
     pub fn children(&self) -> Vec<i32> {
-        let pid = self.serve.id();
-        let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
-        let children = text.unwrap_or_default();
-        let children = children.split_whitespace().map(|pid| pid.parse().unwrap());
-        children.filter(|pid| !status(*pid, "State").starts_with('Z')).collect()
+        children(self.serve.id().cast_signed())
     }
 
     /// Returns the peak memory of the largest living process, in kB.
@@ -192,23 +186,6 @@ impl AsyncWrite for BreakingStream<Sender> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-}
-
-/// Returns a line of `/proc/PID/status`; empty if the process has ended.
-fn status(pid: i32, name: &str) -> String {
-    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    line.unwrap_or_default().trim().to_owned()
-}
-
-/// Waits until a condition is met.
-#[track_caller]
-pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < DEADLINE, "not within {DEADLINE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use oci_hooks_files::spawn::pass_descriptor;
 use oci_hooks_init::PROGRAM;
 use oci_hooks_testsupport::init::install_in;
+pub(crate) use oci_hooks_testsupport::init::{children, is_alive, status};
 pub(crate) use oci_hooks_testsupport::program::{DEADLINE, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -150,27 +151,7 @@ impl Drop for FirstProcess {
 pub(crate) const NAMESPACE: [&str; 5] =
     ["unshare", "--pid", "--mount-proc", "--fork", "--kill-child"];
 
-/// Returns the children of a process that are not zombies.
-pub(crate) fn children(pid: i32) -> Vec<i32> {
-    let path = format!("/proc/{pid}/task/{pid}/children");
-    let text = fs::read_to_string(path).unwrap_or_default();
-    let children = text.split_whitespace().map(|pid| pid.parse().unwrap());
-    children.filter(|pid| is_alive(*pid)).collect()
-}
-
 /// Returns all descendants of a process.
 pub(crate) fn descendants(pid: i32) -> Vec<i32> {
     children(pid).into_iter().flat_map(|child| [vec![child], descendants(child)].concat()).collect()
-}
-
-pub(crate) fn is_alive(pid: i32) -> bool {
-    let state = status(pid, "State");
-    !(state.is_empty() || state.starts_with('Z') || state.starts_with('X'))
-}
-
-/// Returns a line of `/proc/PID/status`, or an empty text for a process that is gone.
-pub(crate) fn status(pid: i32, name: &str) -> String {
-    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    line.unwrap_or_default().trim().to_owned()
 }

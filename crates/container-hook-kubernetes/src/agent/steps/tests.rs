@@ -10,12 +10,13 @@ use std::thread::JoinHandle;
 
 use oci_hooks_init::frames::journal::OutputStream;
 use oci_hooks_init::frames::{StepFailure, VERSIONS};
+use oci_hooks_testsupport::program::wait_until;
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::time::sleep;
 
 use super::*;
-use crate::agent::testing::{TestAgent, block_on, wait_until};
+use crate::agent::testing::{TestAgent, block_on};
 use crate::agent::{LinkFuture, LinkOpener};
 use crate::testing::KeptLog;
 
@@ -87,6 +88,11 @@ impl StandardStreams {
 fn script(text: &str) -> ContainerStep {
     let args = ["sh", "-c", text].map(|arg| arg.as_bytes().to_vec()).to_vec();
     ContainerStep { args, ..ContainerStep::default() }
+}
+
+/// Returns the request to attach to a step, and to start this script unless the step was started before.
+fn attach(id: &str, from: u64, text: Option<&str>) -> AttachRequest {
+    AttachRequest { id: StepId::new(id).unwrap(), from, step: text.map(script) }
 }
 
 fn agent_step<'a>(id: &'a str, streams: [BorrowedFd<'a>; 2], log: &'a KeptLog) -> AgentStep<'a> {
@@ -262,10 +268,8 @@ fn client_that_does_not_read_pauses_the_step_without_loss() {
     let text = format!("head -c {BYTES} /dev/zero; : > {}; exit 5", done.display());
     block_on(async {
         let mut session = AgentSession::new(&agent);
-        let id = StepId::new("slow").unwrap();
-        let attach = AttachRequest { id: id.clone(), from: 0, step: Some(script(&text)) };
         let link = session.link().await.unwrap();
-        send_attach(link, attach).await;
+        send_attach(link, attach("slow", 0, Some(&text))).await;
         // Receives some output, then cuts the stream.
         while !matches!(next(link).await, StepEvent::Output { .. }) {}
         agent.cut_streams();
@@ -275,8 +279,7 @@ fn client_that_does_not_read_pauses_the_step_without_loss() {
 
         let mut session = AgentSession::new(&agent);
         let link = session.link().await.unwrap();
-        let again = AttachRequest { id, from: 0, step: None };
-        send_attach(link, again).await;
+        send_attach(link, attach("slow", 0, None)).await;
         let mut position = 0;
         let end = loop {
             match next(link).await {
@@ -334,16 +337,15 @@ fn two_clients_of_one_step_both_get_its_output() {
         let agent = TestAgent::start();
         let count = agent.directory().join("count");
         let text = format!("echo once >> {}; seq 1000; exit 9", count.display());
-        let id = StepId::new(&format!("both-{round}")).unwrap();
-        let attach = |from| AttachRequest { id: id.clone(), from, step: Some(script(&text)) };
-        let (a, b) =
-            block_on(async { tokio::join!(follow(&agent, attach(0)), follow(&agent, attach(0))) });
+        let id = format!("both-{round}");
+        let follow_from = |from| follow(&agent, attach(&id, from, Some(&text)));
+        let (a, b) = block_on(async { tokio::join!(follow_from(0), follow_from(0)) });
         let expected: String = (1..=1000).map(|i| format!("{i}\n")).collect();
         let expected = (expected.into_bytes(), 3893, StepAnswer::Exited(9));
         assert_eq!((&a, &b), (&expected, &expected));
         assert_eq!(fs::read_to_string(count).unwrap(), "once\n");
         // From the middle of the output and from its end: unacknowledged output is kept.
-        let (rest, offset, end) = block_on(follow(&agent, attach(3889)));
+        let (rest, offset, end) = block_on(follow_from(3889));
         assert_eq!((&*rest, offset, end), (&b"000\n"[..], 3893, StepAnswer::Exited(9)));
     }
 }
@@ -353,12 +355,10 @@ fn repeated_request_runs_no_step_again() {
     let agent = TestAgent::start();
     let count = agent.directory().join("n");
     let text = format!("echo x >> {0}; cat {0}; exit 6", count.display());
-    let attach =
-        |from| AttachRequest { id: StepId::new("again").unwrap(), from, step: Some(script(&text)) };
     block_on(async {
         // Until the end is acknowledged, it is sent again.
         for (from, rest) in [(0, &b"x\n"[..]), (2, b"")] {
-            let end = follow(&agent, attach(from)).await;
+            let end = follow(&agent, attach("again", from, Some(&text))).await;
             assert_eq!(end, (rest.to_vec(), 2, StepAnswer::Exited(6)));
         }
         let (end, [output, _]) = run_step(&agent, "again", &text).await;

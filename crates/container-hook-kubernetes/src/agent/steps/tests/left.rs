@@ -2,17 +2,21 @@
 
 use super::*;
 
+fn failure_kind(end: StepAnswer) -> FailureKind {
+    match end {
+        StepAnswer::Failed(failure) => failure.kind,
+        end => panic!("it did not fail: {end:?}"),
+    }
+}
+
 #[test]
 fn abandoned_step_is_killed_with_a_message() {
     let agent = TestAgent::start_with(&["--away=1"]);
-    let id = StepId::new("away").unwrap();
     let ready = agent.directory().join("ready");
     block_on(async {
         let text = format!("echo $$ > {}; exec sleep 1000", ready.display());
-        let attach = AttachRequest { id: id.clone(), from: 0, step: Some(script(&text)) };
         let mut session = AgentSession::new(&agent);
-        let link = session.link().await.unwrap();
-        send_attach(link, attach).await;
+        send_attach(session.link().await.unwrap(), attach("away", 0, Some(&text))).await;
         wait_until("it is ready", || {
             fs::read_to_string(&ready).is_ok_and(|pid| pid.ends_with('\n'))
         });
@@ -21,37 +25,27 @@ fn abandoned_step_is_killed_with_a_message() {
     let step = fs::read_to_string(&ready).unwrap();
     let step = format!("/proc/{}", step.trim_end());
     wait_until("it is killed", || !fs::exists(&step).unwrap());
-    let (_, _, end) = block_on(follow(&agent, AttachRequest { id, from: 0, step: None }));
-    let StepAnswer::Failed(failure) = end else { panic!("{end:?}") };
-    assert_eq!(failure.kind, FailureKind::Abandoned);
+    let (_, _, end) = block_on(follow(&agent, attach("away", 0, None)));
+    assert_eq!(failure_kind(end), FailureKind::Abandoned);
 }
 
 #[test]
 fn abandoned_step_is_dead_before_the_next_begins() {
     let agent = TestAgent::start();
     let (ready, ended) = (agent.directory().join("ready"), agent.directory().join("ended"));
-    let begin = |id: &str, text: String| AttachRequest {
-        id: StepId::new(id).unwrap(),
-        from: 0,
-        step: Some(script(&text)),
-    };
     let left = format!("echo $$ > {}; sleep 1000; : > {}", ready.display(), ended.display());
     block_on(async {
         let mut session = AgentSession::new(&agent);
-        let link = session.link().await.unwrap();
-        send_attach(link, begin("left", left)).await;
+        send_attach(session.link().await.unwrap(), attach("left", 0, Some(&left))).await;
         wait_until("it is ready", || {
             fs::read_to_string(&ready).is_ok_and(|pid| pid.ends_with('\n'))
         });
         agent.cut_streams();
         let text = format!("kill -0 $(cat {}) 2>/dev/null && echo alive", ready.display());
-        let (_, _, end) = follow(&agent, begin("next", text)).await;
+        let (_, _, end) = follow(&agent, attach("next", 0, Some(&text))).await;
         assert_eq!(end, StepAnswer::Exited(1));
-        let StepAnswer::Failed(failure) = follow(&agent, begin("left", String::new())).await.2
-        else {
-            panic!("no failure")
-        };
-        assert_eq!(failure.kind, FailureKind::Abandoned);
+        let (_, _, end) = follow(&agent, attach("left", 0, Some(""))).await;
+        assert_eq!(failure_kind(end), FailureKind::Abandoned);
     });
     assert!(!ended.exists());
 }
@@ -85,12 +79,9 @@ fn killed_supervisor_is_an_error_and_ends_its_step() {
 fn step_of_a_restarted_first_process_is_an_error() {
     let agent = TestAgent::start();
     fs::write(agent.run_directory().join("agent/steps/before"), "").unwrap();
-    for (id, step) in [("before", Some(script("exit 0"))), ("unknown", None)] {
-        let attach = AttachRequest { id: StepId::new(id).unwrap(), from: 0, step };
-        let StepAnswer::Failed(failure) = block_on(follow(&agent, attach)).2 else {
-            panic!("no failure")
-        };
-        assert_eq!(failure.kind, FailureKind::Keeper);
+    for (id, text) in [("before", Some("exit 0")), ("unknown", None)] {
+        let (_, _, end) = block_on(follow(&agent, attach(id, 0, text)));
+        assert_eq!(failure_kind(end), FailureKind::Keeper);
     }
 }
 
@@ -108,9 +99,8 @@ fn invalid_requests_close_only_their_connection() {
     let mut random = fastrand::Rng::with_seed(16);
     let attacking = async {
         wait_for(|| ready.exists()).await;
-        let id = StepId::new("good").unwrap();
-        let attach = AttachRequest { id, from: 0, step: None };
-        let attach = encode_request(&StepRequest::Attach(Box::new(attach)));
+        let attach = StepRequest::Attach(Box::new(attach("good", 0, None)));
+        let attach = encode_request(&attach);
         let (hello, heartbeat) = (StepAnswer::Hello(VERSIONS), StepEvent::Heartbeat);
         let mut answers = hello.encode();
         answers.extend(heartbeat.encode());

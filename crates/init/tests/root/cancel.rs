@@ -2,14 +2,16 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use oci_hooks_init::frames::{FailureKind, StepAnswer, StepRequest};
+use oci_hooks_testsupport::program::find;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::connection::{StepPipes, TestConnection, line, script};
-use crate::first::{FirstProcess, NAMESPACE, StartOptions, children, is_alive, status, wait_until};
+use crate::first::{
+    AS_USER, FirstProcess, NAMESPACE, StartOptions, children, is_alive, status, wait_until,
+};
 
 /// Scripts, and the number of processes that each has at rest.
 const SCRIPTS: [(&str, &str, usize); 7] = [
@@ -140,12 +142,8 @@ fn background_processes_of_a_step_survive_it() {
 #[test]
 fn program_that_exits_in_its_trap_has_its_own_code() {
     let first = FirstProcess::start();
-    let (mut connection, mut pipes) = {
-        let mut connection = first.connect();
-        let text = "trap 'exit 9' TERM; sleep 1000 & echo ready; wait";
-        let pipes = connection.start(script(text));
-        (connection, pipes)
-    };
+    let mut connection = first.connect();
+    let mut pipes = connection.start(script("trap 'exit 9' TERM; sleep 1000 & echo ready; wait"));
     assert_eq!(line(&mut pipes.output), "ready");
     connection.send(&StepRequest::Signal(Signal::TERM.as_raw()));
     assert_eq!(connection.answer(), Some(StepAnswer::Exited(9)));
@@ -198,8 +196,7 @@ fn constantly_forking_process_is_killed() {
 #[test]
 fn process_started_as_root_by_a_user_is_killed() {
     // As by `sudo`: a process that is set-user-ID only can still be killed by its real user.
-    let by = ["setpriv", "--reuid=4321", "--regid=4321", "--clear-groups", "--inh-caps=+kill"];
-    let by = [&by[..], &["--ambient-caps=+kill"]].concat();
+    let by = [&AS_USER[..], &["--inh-caps=+kill", "--ambient-caps=+kill"]].concat();
     let first = FirstProcess::start_as(&StartOptions { by: &by, ..StartOptions::default() });
     let sudo = first.dir().join("sudo");
     fs::copy(find("setpriv"), &sudo).unwrap();
@@ -211,13 +208,6 @@ fn process_started_as_root_by_a_user_is_killed() {
     drop(step);
     let _next = first.connect();
     assert_eq!(first.steps(), [0; 0]);
-}
-
-/// Returns the path of a program.
-fn find(name: &str) -> PathBuf {
-    let candidates = ["/usr/bin", "/bin", "/usr/sbin"].map(|dir| Path::new(dir).join(name));
-    let found = candidates.into_iter().find(|path| path.exists());
-    found.unwrap_or_else(|| panic!("this test needs the program `{name}`"))
 }
 
 #[test]

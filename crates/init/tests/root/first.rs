@@ -147,6 +147,9 @@ impl Drop for FirstProcess {
     }
 }
 
+/// Command that runs a program as an otherwise unused user.
+pub(crate) const AS_USER: [&str; 4] = ["setpriv", "--reuid=4321", "--regid=4321", "--clear-groups"];
+
 /// Command that runs a program as the first process of a PID namespace.
 pub(crate) const NAMESPACE: [&str; 5] =
     ["unshare", "--pid", "--mount-proc", "--fork", "--kill-child"];

@@ -16,9 +16,7 @@ use oci_hooks_testsupport::init::install_in;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::connection::{script, step};
-use crate::first::{NAMESPACE, children, descendants, status, wait_until};
-
-const AS_USER: [&str; 4] = ["setpriv", "--reuid=4321", "--regid=4321", "--clear-groups"];
+use crate::first::{AS_USER, NAMESPACE, children, descendants, status, wait_until};
 
 /// First process in a directory of another user.
 struct AgentPod {

@@ -1,13 +1,12 @@
 //! Output of steps, with and without a reader.
 
-use std::fs::File;
 use std::io::Read as _;
 
 use oci_hooks_init::frames::StepAnswer;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::connection::{StepPipes, TestConnection, script};
-use crate::first::{FirstProcess, NAMESPACE, StartOptions, wait_until};
+use crate::connection::{StepPipes, script};
+use crate::first::{FirstProcess, StartOptions, wait_until};
 
 /// Runs a step to its end, and closes the connection and its pipes.
 fn run(first: &FirstProcess, text: &str) {
@@ -19,14 +18,14 @@ fn run(first: &FirstProcess, text: &str) {
 fn large_output_is_complete() {
     let first = FirstProcess::start();
     let mut connection = first.connect();
-    let StepPipes { output, input, .. } = connection.start(script("head -c 50000000 /dev/zero"));
+    let StepPipes { mut output, input, .. } =
+        connection.start(script("head -c 50000000 /dev/zero"));
     drop(input);
     let reader = std::thread::spawn(move || {
         let mut bytes = vec![0; 1 << 20];
-        let mut file: File = output;
         let mut count = 0;
         while count < 50_000_000 {
-            let read = file.read(&mut bytes).unwrap();
+            let read = output.read(&mut bytes).unwrap();
             assert_ne!(read, 0, "the pipe is closed after {count} bytes");
             count += read;
         }
@@ -90,11 +89,10 @@ fn unread_log_does_not_block_a_step() {
 #[test]
 fn closed_log_does_not_kill_a_step() {
     let closed = ["sh", "-c", "\"$@\" 2>&1 | :", "sh"];
-    let by = [&closed[..], &NAMESPACE[..0]].concat();
-    let first = FirstProcess::start_as(&StartOptions { by: &by, ..StartOptions::default() });
+    let first = FirstProcess::start_as(&StartOptions { by: &closed, ..StartOptions::default() });
     let dir = first.dir().display();
     let text = format!("sh -c 'head -c 1000000 /dev/zero && : > {dir}/done' &");
-    let mut connection: TestConnection = first.connect();
+    let mut connection = first.connect();
     let pipes = connection.start(script(&text));
     assert_eq!(connection.answer(), Some(StepAnswer::Exited(0)));
     drop((connection, pipes));

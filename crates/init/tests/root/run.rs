@@ -8,8 +8,8 @@ use oci_hooks_init::frames::{
 };
 use rustix::process::{Signal, getuid};
 
-use crate::connection::{TestConnection, script, step};
-use crate::first::{FirstProcess, NAMESPACE, StartOptions, children};
+use crate::connection::{script, step};
+use crate::first::{AS_USER, FirstProcess, StartOptions, children};
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
@@ -193,8 +193,7 @@ fn step_may_run_as_another_user_with_other_limits() {
         "4321\n1234 77\n0027\n100\nCapEff:\t0000000000000000\nCapAmb:\t0000000000000000\n";
     assert_eq!(ended.output, expected, "{}", ended.errors);
 
-    let own = ["setpriv", "--reuid=4321", "--regid=4321", "--clear-groups"];
-    let first = FirstProcess::start_as(&StartOptions { by: &own, ..StartOptions::default() });
+    let first = FirstProcess::start_as(&StartOptions { by: &AS_USER, ..StartOptions::default() });
     let user = Some(StepUser { uid: 0, gid: 0, groups: Vec::new() });
     let failure = first.connect().fail(ContainerStep { user, ..script("id") });
     assert_eq!((failure.kind, failure.errno), (FailureKind::Setup, 1));
@@ -203,8 +202,7 @@ fn step_may_run_as_another_user_with_other_limits() {
 
 #[test]
 fn kill_capability_of_a_user_is_not_inherited_by_steps() {
-    let by = ["setpriv", "--reuid=4321", "--regid=4321", "--clear-groups", "--inh-caps=+kill"];
-    let by = [&by[..], &["--ambient-caps=+kill"]].concat();
+    let by = [&AS_USER[..], &["--inh-caps=+kill", "--ambient-caps=+kill"]].concat();
     let first = FirstProcess::start_as(&StartOptions { by: &by, ..StartOptions::default() });
     let caps = "grep -E '^Cap(Inh|Prm|Eff|Amb)' /proc/self/status | cut -f 2 | uniq";
     assert_eq!(first.connect().run(script(caps)).output, "0000000000000000\n");
@@ -216,10 +214,11 @@ fn kill_capability_of_a_user_is_not_inherited_by_steps() {
 fn terminal_belongs_to_the_container() {
     let first = FirstProcess::start();
     let step = ContainerStep {
+        env: vec![(b"TERM".to_vec(), b"dumb".to_vec())],
         terminal: Some(TerminalSize { rows: 33, columns: 111 }),
         ..script("tty; stty size; echo $TERM; cat; echo to stderr >&2; exit 3")
     };
-    let ended = first.connect().run_with(ContainerStep { env: term(), ..step }, b"typed\n");
+    let ended = first.connect().run_with(step, b"typed\n");
     assert_eq!(ended.answer, StepAnswer::Exited(3));
     let lines: Vec<_> =
         ended.output.lines().filter(|line| !line.starts_with("/dev/pts/")).collect();
@@ -228,10 +227,6 @@ fn terminal_belongs_to_the_container() {
     }
     assert_eq!(ended.errors, "");
     first.wait_until_idle();
-}
-
-fn term() -> Vec<(Vec<u8>, Vec<u8>)> {
-    vec![(b"TERM".to_vec(), b"dumb".to_vec())]
 }
 
 #[test]
@@ -266,12 +261,12 @@ fn first_process_of_a_namespace_reaps_orphans_and_exits_on_a_signal() {
 #[test]
 fn init_needs_no_files_of_the_image() {
     let root = tempfile::tempdir().unwrap();
-    let start =
-        StartOptions { by: &NAMESPACE[..1], root: Some(root.path()), ..StartOptions::default() };
-    let first =
-        FirstProcess::start_as(&StartOptions { by: &["unshare", "--pid", "--fork"], ..start });
-    let mut connection: TestConnection = first.connect();
-    let failure = connection.fail(step(&["sh"]));
+    let first = FirstProcess::start_as(&StartOptions {
+        by: &["unshare", "--pid", "--fork"],
+        root: Some(root.path()),
+        ..StartOptions::default()
+    });
+    let failure = first.connect().fail(step(&["sh"]));
     assert_eq!((failure.kind, failure.found), (FailureKind::ProgramMissing, Vec::new()));
     // The only program is the first process itself.
     let ended = first.connect().run(step(&["/init", "no-such-program"]));

@@ -13,7 +13,7 @@ use oci_hooks_init::frames::{FrameError, StepAnswer, VERSIONS};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex, split};
 
 use super::trees::snapshot;
-use super::{ExchangeDirs, LIMITS, scope};
+use super::{ExchangeDirs, ExchangeLimits, LIMITS, scope};
 use crate::agent::testing::block_on;
 use crate::agent::{AgentLink, AgentSession, LinkFuture, LinkOpener};
 use crate::files::FilesError;
@@ -56,15 +56,15 @@ fn frames(answers: &[FilesFrame]) -> Vec<u8> {
     out
 }
 
+/// Returns a file, or its beginning if it is not whole.
+fn file_change(path: &str, is_whole: bool) -> TreeChange {
+    let (kind, time) = (FileEntryKind::File, FileTime::default());
+    let state = FileEntryState { kind, mode: 0o6777, size_bytes: 1, time };
+    TreeChange::File { path: path.into(), state, content: b"hostile".to_vec(), is_whole }
+}
+
 fn file(path: &str) -> FilesFrame {
-    let state = FileEntryState {
-        kind: FileEntryKind::File,
-        mode: 0o6777,
-        size_bytes: 1,
-        time: FileTime::default(),
-    };
-    let (path, content) = (path.into(), b"hostile".to_vec());
-    FilesFrame::Change(TreeChange::File { path, state, content, is_whole: true })
+    FilesFrame::Change(file_change(path, true))
 }
 
 fn link(path: &str, target: &str) -> FilesFrame {
@@ -89,11 +89,19 @@ fn create_ends() -> ExchangeDirs {
 }
 
 async fn get_from(ends: &ExchangeDirs, answer: Vec<u8>) -> Result<(), FilesError> {
+    get_within(ends, answer, LIMITS).await
+}
+
+async fn get_within(
+    ends: &ExchangeDirs,
+    answer: Vec<u8>,
+    limits: ExchangeLimits,
+) -> Result<(), FilesError> {
     let liar = Liar(answer);
     let mut session = AgentSession::without_pauses(&liar);
     let into = HostTree::open(&ends.host("")).unwrap();
     let (root, scope, record) = (ends.container(""), scope(&["work/repo"]), ends.record());
-    get(&mut session, &root, &into, &scope, &record, LIMITS).await.map(drop)
+    get(&mut session, &root, &into, &scope, &record, limits).await.map(drop)
 }
 
 /// Returns all files that a job must not change.
@@ -183,31 +191,19 @@ fn nothing_is_written_outside_the_scope() {
     });
 }
 
-/// Returns the beginning of a file that does not end yet.
-fn begin_file(path: &str) -> TreeChange {
-    let state = FileEntryState {
-        kind: FileEntryKind::File,
-        mode: 0o644,
-        size_bytes: 3,
-        time: FileTime::default(),
-    };
-    TreeChange::File { path: path.into(), state, content: b"x".to_vec(), is_whole: false }
-}
-
 #[test]
 fn endless_files_and_problems_are_stopped() {
     block_on(async {
         let ends = create_ends();
         let mut endless = Vec::new();
-        begin_file("work/repo/x").encode(&mut endless);
+        file_change("work/repo/x", false).encode(&mut endless);
         for _ in 0..20_000 {
             TreeChange::Data(vec![0; DATA_BYTES]).encode(&mut endless);
             if endless.len() as u64 > 2000 * DATA_BYTES as u64 {
                 break;
             }
         }
-        let limits = super::ExchangeLimits { entries: 1000, bytes: 1 << 20 };
-        let into = HostTree::open(&ends.host("")).unwrap();
+        let limits = ExchangeLimits { entries: 1000, bytes: 1 << 20 };
         let problem = FileProblem {
             action: FileAction::Read,
             path: b"work/repo/\x1b[31mred".to_vec(),
@@ -215,10 +211,7 @@ fn endless_files_and_problems_are_stopped() {
         };
         let problems = vec![FilesFrame::Problem(problem); 2000];
         for answer in [endless, frames(&problems)] {
-            let liar = Liar(answer);
-            let mut session = AgentSession::without_pauses(&liar);
-            let (root, scope, record) = (ends.container(""), scope(&["work/repo"]), ends.record());
-            let error = get(&mut session, &root, &into, &scope, &record, limits).await.unwrap_err();
+            let error = get_within(&ends, answer, limits).await.unwrap_err();
             assert!(matches!(error, FilesError::Limit { .. }), "{error}");
             assert!(!ends.host("work/repo/x").exists());
             assert!(!ends.host("work/repo/.oci-hooks.part").exists());
@@ -231,8 +224,8 @@ fn files_that_the_agent_does_not_end_are_removed() {
     block_on(async {
         let ends = create_ends();
         let directory = TreeChange::Directory { path: b"work/repo/d".to_vec(), mode: 0o755 };
-        let answers = [directory, begin_file("work/repo/d/x"), begin_file("work/repo/y")];
-        let answers = answers.map(FilesFrame::Change);
+        let [x, y] = ["work/repo/d/x", "work/repo/y"].map(|path| file_change(path, false));
+        let answers = [directory, x, y].map(FilesFrame::Change);
         assert!(get_from(&ends, frames(&answers)).await.is_err());
         for path in ["work/repo/d/.oci-hooks.part", "work/repo/.oci-hooks.part"] {
             assert!(!ends.host(path).exists(), "{path}");

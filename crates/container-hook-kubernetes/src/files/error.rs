@@ -6,13 +6,12 @@ use oci_hooks_files::fs::PathError;
 use oci_hooks_init::files::AppliedChange;
 use oci_hooks_init::frames::FrameError;
 use oci_hooks_init::frames::files::{FileAction, FileEntryKind, FileProblem};
+use rustix::io::Errno;
 
 use crate::agent::{LinkError, SessionError};
 
 /// Maximum number of failed files that a message names.
 const NAMED: usize = 5;
-const ENOSPC: i32 = 28;
-const EDQUOT: i32 = 122;
 
 /// Reasons for an incomplete exchange of files.
 #[derive(Debug, thiserror::Error)]
@@ -95,6 +94,11 @@ impl FileProblems {
     pub(crate) fn is_empty(&self) -> bool {
         self.count == 0
     }
+
+    /// Fails if there are problems.
+    pub fn check(self) -> Result<(), FilesError> {
+        if self.is_empty() { Ok(()) } else { Err(FilesError::Failed(self)) }
+    }
 }
 
 /// Returns a path for messages: below `root` unless it is absolute, with control characters escaped.
@@ -114,7 +118,7 @@ pub fn format_path(root: &str, path: &[u8]) -> String {
 
 /// Returns whether a problem means a full disk.
 pub fn is_full(problem: &FileProblem) -> bool {
-    matches!(problem.errno, ENOSPC | EDQUOT)
+    [Errno::NOSPC, Errno::DQUOT].map(Errno::raw_os_error).contains(&problem.errno)
 }
 
 impl fmt::Display for FileProblems {

@@ -57,8 +57,7 @@ pub async fn get(
         // The record covers all files written, also after a failure.
         update.finish()?;
         match result {
-            Ok(()) if problems.is_empty() => return Ok(summary),
-            Ok(()) => return Err(FilesError::Failed(problems)),
+            Ok(()) => return problems.check().map(|()| summary),
             Err(error) => {
                 let got_further = summary.written + summary.removed > before;
                 attempts.handle_error(error, session, got_further).await?;

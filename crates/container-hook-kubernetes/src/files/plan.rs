@@ -97,9 +97,7 @@ impl<'w> WorkFiles<'w> {
         let include = paths(&[COMMANDS, WORKFLOW]);
         let scope = FileScope { without_links: include.clone(), include, exclude: Vec::new() };
         let summary = self.take(session, &scope, record).await?;
-        if !summary.unread.is_empty() {
-            return Err(FilesError::Failed(summary.unread));
-        }
+        summary.unread.check()?;
         if summary.skipped > 0 {
             let skipped = summary.skipped;
             self.log.warning(&format!(
@@ -123,9 +121,8 @@ impl<'w> WorkFiles<'w> {
             return Ok(());
         }
         let scope = FileScope { include, ..FileScope::default() };
-        let summary = self.take(session, &scope, record).await?;
-        if !summary.unread.is_empty() {
-            let unread = &summary.unread;
+        let unread = self.take(session, &scope, record).await?.unread;
+        if !unread.is_empty() {
             self.log.warning(&format!("some files of the job were not downloaded: {unread}"));
         }
         Ok(())
@@ -174,8 +171,8 @@ impl<'w> WorkFiles<'w> {
         let from = ContainerDir { session: from, root: WORK.as_ref() };
         let to = ContainerDir { session: to, root: WORK.as_ref() };
         let summary = transfer(from, to, &full_scope(), &self.record(id)?, self.limits).await?;
-        if !summary.unread.is_empty() {
-            let unread = &summary.unread;
+        let unread = summary.unread;
+        if !unread.is_empty() {
             self.log
                 .warning(&format!("some files were not copied between the containers: {unread}"));
         }

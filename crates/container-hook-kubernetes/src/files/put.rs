@@ -133,10 +133,7 @@ impl<'p> UploadAttempt<'p> {
         if !state.is_sent {
             return Err(FrameError::Invalid("kind: it is out of order").into());
         }
-        if !state.problems.is_empty() {
-            return Err(FilesError::Failed(std::mem::take(&mut state.problems)));
-        }
-        Ok(())
+        std::mem::take(&mut state.problems).check()
     }
 
     async fn send(&self, to: &mut FrameSender) -> Result<(), FilesError> {

@@ -38,7 +38,12 @@ impl ExchangeRecord {
     }
 
     pub(super) fn read(&self) -> Result<RecordReader, PathError> {
-        RecordReader::open(&self.path).with_path("read", &self.path)
+        let file = match File::open(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            file => Some(file.with_path("read", &self.path)?),
+        };
+        let (frames, entries) = (FrameBuffer::new(ENTRIES_BYTES), Vec::new().into_iter());
+        Ok(RecordReader { file, frames, entries })
     }
 
     /// Starts the next record; the current one remains until [`RecordUpdate::finish`].
@@ -67,15 +72,6 @@ pub struct RecordReader {
 }
 
 impl RecordReader {
-    fn open(path: &Path) -> io::Result<Self> {
-        let file = match File::open(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            file => Some(file?),
-        };
-        let (frames, entries) = (FrameBuffer::new(ENTRIES_BYTES), Vec::new().into_iter());
-        Ok(RecordReader { file, frames, entries })
-    }
-
     fn fill(&mut self) -> io::Result<bool> {
         let Some(file) = &mut self.file else { return Ok(false) };
         let mut bytes = vec![0; READ_AT_ONCE];

@@ -76,8 +76,7 @@ impl Transfer<'_> {
         let told = async {
             let mut unmarked =
                 |_: bool| -> Result<(), FilesError> { Err(FrameError::Invalid("mark").into()) };
-            let problems = answers(told_by, self.to, &mut unmarked).await?;
-            if problems.is_empty() { Ok(()) } else { Err(FilesError::Failed(problems)) }
+            answers(told_by, self.to, &mut unmarked).await?.check()
         };
         tokio::select! {
             told = told => told?,

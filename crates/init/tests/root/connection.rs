@@ -17,28 +17,28 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::first::DEADLINE;
 
-pub(crate) struct TestConnection {
-    pub(crate) socket: UnixStream,
+pub struct TestConnection {
+    pub socket: UnixStream,
     frames: FrameBuffer,
 }
 
 /// Standard streams of a step.
-pub(crate) struct StepPipes {
-    pub(crate) input: File,
-    pub(crate) output: File,
-    pub(crate) errors: File,
-    pub(crate) theirs: [OwnedFd; STREAMS],
+pub struct StepPipes {
+    pub input: File,
+    pub output: File,
+    pub errors: File,
+    pub theirs: [OwnedFd; STREAMS],
 }
 
 /// End of a step, and its output until then.
-pub(crate) struct EndedStep {
-    pub(crate) answer: StepAnswer,
-    pub(crate) output: String,
-    pub(crate) errors: String,
+pub struct EndedStep {
+    pub answer: StepAnswer,
+    pub output: String,
+    pub errors: String,
 }
 
 impl StepPipes {
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         let pipe = || pipe_with(PipeFlags::CLOEXEC).unwrap();
         let ((i, input), (output, o), (errors, e)) = (pipe(), pipe(), pipe());
         let (output_too, errors_too) = (output.try_clone().unwrap(), errors.try_clone().unwrap());
@@ -48,17 +48,17 @@ impl StepPipes {
 }
 
 impl TestConnection {
-    pub(crate) fn new(socket: UnixStream) -> Self {
+    pub fn new(socket: UnixStream) -> Self {
         socket.set_read_timeout(Some(DEADLINE)).unwrap();
         TestConnection { socket, frames: FrameBuffer::new(MAX_ANSWER_BYTES) }
     }
 
-    pub(crate) fn hello(&mut self) {
+    pub fn hello(&mut self) {
         assert_eq!(self.answer(), Some(StepAnswer::Hello(VERSIONS)));
     }
 
     /// Returns the next answer, or `None` if the other end has closed the connection.
-    pub(crate) fn answer(&mut self) -> Option<StepAnswer> {
+    pub fn answer(&mut self) -> Option<StepAnswer> {
         loop {
             if let Some(answer) = self.frames.decode_next(StepAnswer::decode).unwrap() {
                 return Some(answer);
@@ -73,12 +73,12 @@ impl TestConnection {
         }
     }
 
-    pub(crate) fn send(&mut self, request: &StepRequest) {
+    pub fn send(&mut self, request: &StepRequest) {
         self.socket.write_all(&request.encode().unwrap()).unwrap();
     }
 
     /// Sends bytes with descriptors.
-    pub(crate) fn send_with(&mut self, bytes: &[u8], descriptors: &[OwnedFd]) {
+    pub fn send_with(&mut self, bytes: &[u8], descriptors: &[OwnedFd]) {
         let descriptors: Vec<_> = descriptors.iter().map(|fd| fd.as_fd()).collect();
         let mut space = [MaybeUninit::uninit(); 256];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -89,7 +89,7 @@ impl TestConnection {
     }
 
     /// Requests a step; returns its pipes.
-    pub(crate) fn ask(&mut self, step: ContainerStep) -> StepPipes {
+    pub fn ask(&mut self, step: ContainerStep) -> StepPipes {
         let pipes = StepPipes::new();
         let request = StepRequest::Step(Box::new(step)).encode().unwrap();
         self.send_with(&request, &pipes.theirs);
@@ -97,18 +97,18 @@ impl TestConnection {
     }
 
     /// Starts a step; returns its pipes, of which the first process has duplicates.
-    pub(crate) fn start(&mut self, step: ContainerStep) -> StepPipes {
+    pub fn start(&mut self, step: ContainerStep) -> StepPipes {
         let pipes = self.ask(step);
         assert_eq!(self.answer(), Some(StepAnswer::Started));
         pipes
     }
 
     /// Runs a step to its end, with empty input.
-    pub(crate) fn run(&mut self, step: ContainerStep) -> EndedStep {
+    pub fn run(&mut self, step: ContainerStep) -> EndedStep {
         self.run_with(step, b"")
     }
 
-    pub(crate) fn run_with(&mut self, step: ContainerStep, input: &[u8]) -> EndedStep {
+    pub fn run_with(&mut self, step: ContainerStep, input: &[u8]) -> EndedStep {
         let StepPipes { input: mut to, output, errors, theirs } = self.ask(step);
         drop(theirs);
         to.write_all(input).unwrap();
@@ -121,7 +121,7 @@ impl TestConnection {
     }
 
     /// Runs a step that cannot be started.
-    pub(crate) fn fail(&mut self, step: ContainerStep) -> StepFailure {
+    pub fn fail(&mut self, step: ContainerStep) -> StepFailure {
         match self.run(step).answer {
             StepAnswer::Failed(failure) => failure,
             other => panic!("it did not fail: {other:?}"),
@@ -138,7 +138,7 @@ impl Drop for TestConnection {
 }
 
 /// Returns the content of a pipe, read until it is silent for a moment.
-pub(crate) fn read_available(mut pipe: File) -> String {
+pub fn read_available(mut pipe: File) -> String {
     const MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
     let mut text = Vec::new();
     let mut bytes = [0; 65536];
@@ -152,7 +152,7 @@ pub(crate) fn read_available(mut pipe: File) -> String {
 }
 
 /// Reads a line of a pipe.
-pub(crate) fn line(pipe: &mut File) -> String {
+pub fn line(pipe: &mut File) -> String {
     let mut line = Vec::new();
     let mut byte = [0];
     while pipe.read(&mut byte).unwrap() == 1 && byte[0] != b'\n' {
@@ -162,7 +162,7 @@ pub(crate) fn line(pipe: &mut File) -> String {
 }
 
 /// Returns a step that runs a program.
-pub(crate) fn step(words: &[&str]) -> ContainerStep {
+pub fn step(words: &[&str]) -> ContainerStep {
     ContainerStep {
         args: words.iter().map(|word| word.as_bytes().to_vec()).collect(),
         ..ContainerStep::default()
@@ -170,6 +170,6 @@ pub(crate) fn step(words: &[&str]) -> ContainerStep {
 }
 
 /// Returns a step that runs a script.
-pub(crate) fn script(text: &str) -> ContainerStep {
+pub fn script(text: &str) -> ContainerStep {
     step(&["sh", "-c", text])
 }

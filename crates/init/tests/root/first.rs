@@ -9,41 +9,41 @@ use std::process::{Child, Command, Stdio};
 use oci_hooks_files::spawn::pass_descriptor;
 use oci_hooks_init::PROGRAM;
 use oci_hooks_testsupport::init::install_in;
-pub(crate) use oci_hooks_testsupport::init::{children, is_alive, status};
-pub(crate) use oci_hooks_testsupport::program::{DEADLINE, wait_until};
+pub use oci_hooks_testsupport::init::{children, is_alive, status};
+pub use oci_hooks_testsupport::program::{DEADLINE, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::connection::TestConnection;
 
 /// Options of starting a first process.
 #[derive(Default)]
-pub(crate) struct StartOptions<'s> {
+pub struct StartOptions<'s> {
     /// Programs that execute it, with their arguments.
-    pub(crate) by: &'s [&'s str],
+    pub by: &'s [&'s str],
     /// Environment, in place of the test's.
-    pub(crate) env: &'s [(&'s str, &'s str)],
+    pub env: &'s [(&'s str, &'s str)],
     /// Root directory, which contains the program as `/init`.
-    pub(crate) root: Option<&'s Path>,
+    pub root: Option<&'s Path>,
 }
 
 /// A first process, which is ended with its descendants when dropped.
-pub(crate) struct FirstProcess {
+pub struct FirstProcess {
     child: Child,
     pid: i32,
     dir: tempfile::TempDir,
 }
 
 impl FirstProcess {
-    pub(crate) fn start() -> Self {
+    pub fn start() -> Self {
         FirstProcess::start_as(&StartOptions::default())
     }
 
     /// Starts the first process of a new PID namespace.
-    pub(crate) fn start_in_namespace() -> Self {
+    pub fn start_in_namespace() -> Self {
         FirstProcess::start_as(&StartOptions { by: &NAMESPACE, ..StartOptions::default() })
     }
 
-    pub(crate) fn start_as(start: &StartOptions<'_>) -> Self {
+    pub fn start_as(start: &StartOptions<'_>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let open = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
         fs::set_permissions(dir.path(), open).unwrap();
@@ -75,55 +75,55 @@ impl FirstProcess {
     }
 
     /// Connects to the first process, and reads the hello.
-    pub(crate) fn connect(&self) -> TestConnection {
+    pub fn connect(&self) -> TestConnection {
         let mut connection = self.connect_only();
         connection.hello();
         connection
     }
 
-    pub(crate) fn connect_only(&self) -> TestConnection {
+    pub fn connect_only(&self) -> TestConnection {
         TestConnection::new(UnixStream::connect(self.dir.path().join("socket")).unwrap())
     }
 
-    pub(crate) fn pid(&self) -> i32 {
+    pub fn pid(&self) -> i32 {
         self.pid
     }
 
-    pub(crate) fn signal(&self, signal: Signal) {
+    pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_raw(self.pid).unwrap(), signal).unwrap();
     }
 
-    pub(crate) fn wait(&mut self) -> Option<i32> {
+    pub fn wait(&mut self) -> Option<i32> {
         self.child.wait().unwrap().code()
     }
 
     /// Returns the content of the container's log.
-    pub(crate) fn log(&self) -> String {
+    pub fn log(&self) -> String {
         fs::read_to_string(self.dir.path().join("log")).unwrap()
     }
 
-    pub(crate) fn dir(&self) -> &Path {
+    pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
     /// Returns the descendants except supervisors.
-    pub(crate) fn steps(&self) -> Vec<i32> {
+    pub fn steps(&self) -> Vec<i32> {
         children(self.pid).into_iter().flat_map(descendants).collect()
     }
 
     /// Waits until no supervisors are left.
-    pub(crate) fn wait_until_idle(&self) {
+    pub fn wait_until_idle(&self) {
         wait_until("no supervisors", || children(self.pid).is_empty());
     }
 
     /// Waits until no children are left, not even zombies.
-    pub(crate) fn wait_until_collected(&self) {
+    pub fn wait_until_collected(&self) {
         let path = format!("/proc/{0}/task/{0}/children", self.pid);
         wait_until("all are collected", || fs::read_to_string(&path).unwrap().is_empty());
     }
 
     /// Returns a size of the process's memory in kB, as `/proc/PID/status` names it.
-    pub(crate) fn memory(&self, name: &str) -> u64 {
+    pub fn memory(&self, name: &str) -> u64 {
         status(self.pid, name).trim_end_matches(" kB").trim().parse().unwrap()
     }
 }
@@ -148,13 +148,12 @@ impl Drop for FirstProcess {
 }
 
 /// Command that runs a program as an otherwise unused user.
-pub(crate) const AS_USER: [&str; 4] = ["setpriv", "--reuid=4321", "--regid=4321", "--clear-groups"];
+pub const AS_USER: [&str; 4] = ["setpriv", "--reuid=4321", "--regid=4321", "--clear-groups"];
 
 /// Command that runs a program as the first process of a PID namespace.
-pub(crate) const NAMESPACE: [&str; 5] =
-    ["unshare", "--pid", "--mount-proc", "--fork", "--kill-child"];
+pub const NAMESPACE: [&str; 5] = ["unshare", "--pid", "--mount-proc", "--fork", "--kill-child"];
 
 /// Returns all descendants of a process.
-pub(crate) fn descendants(pid: i32) -> Vec<i32> {
+pub fn descendants(pid: i32) -> Vec<i32> {
     children(pid).into_iter().flat_map(|child| [vec![child], descendants(child)].concat()).collect()
 }

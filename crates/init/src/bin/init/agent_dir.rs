@@ -22,13 +22,13 @@ pub struct AgentDirectory {
 
 impl AgentDirectory {
     /// Returns the `agent` directory in a directory that may belong to another user.
-    pub(crate) fn new(directory: PathBuf) -> Self {
+    pub fn new(directory: PathBuf) -> Self {
         AgentDirectory { own: directory.join("agent") }
     }
 
     /// Creates the directories and the socket, which may exist: the container may have been
     /// restarted.
-    pub(crate) fn listen(&self) -> io::Result<UnixListener> {
+    pub fn listen(&self) -> io::Result<UnixListener> {
         for directory in [self.own.clone(), self.steps()] {
             match DirBuilder::new().mode(0o700).create(&directory) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -52,7 +52,7 @@ impl AgentDirectory {
         Ok(listener)
     }
 
-    pub(crate) fn socket(&self) -> PathBuf {
+    pub fn socket(&self) -> PathBuf {
         self.own.join("socket")
     }
 
@@ -61,7 +61,7 @@ impl AgentDirectory {
     }
 
     /// Marks the id of a step as used; returns whether it was not. Of several callers, one succeeds.
-    pub(crate) fn claim(&self, id: &StepId) -> io::Result<bool> {
+    pub fn claim(&self, id: &StepId) -> io::Result<bool> {
         let file = self.steps().join(id.as_str());
         match File::options().write(true).create_new(true).mode(0o600).open(file) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),

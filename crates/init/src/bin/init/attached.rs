@@ -56,7 +56,7 @@ impl AttachedStep {
         Ok(None)
     }
 
-    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 

@@ -64,7 +64,7 @@ impl Clients {
         self.all.push(client);
     }
 
-    pub(crate) fn is_attached(&self) -> bool {
+    pub fn is_attached(&self) -> bool {
         self.all.iter().any(|client| !client.is_gone)
     }
 

@@ -100,7 +100,7 @@ impl Keeper {
         }
     }
 
-    pub(crate) fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         matches!(self.phase, KeeperPhase::Over(_))
     }
 
@@ -178,7 +178,7 @@ impl Keeper {
         self.clients.push_poll_entries(entries);
     }
 
-    pub(crate) fn deadline(&self) -> Option<Instant> {
+    pub fn deadline(&self) -> Option<Instant> {
         let drain = match &self.phase {
             KeeperPhase::Draining { drain, .. } => Some(drain.ends_at()),
             _ => None,

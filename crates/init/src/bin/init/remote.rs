@@ -59,7 +59,7 @@ impl From<FrameError> for StreamError {
 
 impl ExecHost {
     /// Takes over standard input and output, and sends the hello.
-    pub(crate) fn open() -> Result<Self, StreamError> {
+    pub fn open() -> Result<Self, StreamError> {
         let file = |fd: BorrowedFd<'_>| {
             ioctl_fionbio(fd, true)?;
             Ok(File::from(fd.try_clone_to_owned()?))
@@ -80,7 +80,7 @@ impl ExecHost {
     }
 
     /// Waits for the next frame, and sends heartbeats meanwhile; returns its kind and payload.
-    pub(crate) fn receive(&mut self) -> Result<(u8, Vec<u8>), StreamError> {
+    pub fn receive(&mut self) -> Result<(u8, Vec<u8>), StreamError> {
         loop {
             if let Some(frame) = self.try_receive()? {
                 return Ok(frame);
@@ -90,7 +90,7 @@ impl ExecHost {
     }
 
     /// Returns the next frame if it is complete.
-    pub(crate) fn try_receive(&mut self) -> Result<Option<(u8, Vec<u8>)>, StreamError> {
+    pub fn try_receive(&mut self) -> Result<Option<(u8, Vec<u8>)>, StreamError> {
         loop {
             match self.frames.take()? {
                 Some((ALIVE, _)) => {}
@@ -102,7 +102,7 @@ impl ExecHost {
     }
 
     /// Sends whole frames, and waits until they are written.
-    pub(crate) fn send(&mut self, frames: &[u8]) -> Result<(), StreamError> {
+    pub fn send(&mut self, frames: &[u8]) -> Result<(), StreamError> {
         let mut left = frames;
         while !left.is_empty() {
             match self.output.write(left) {
@@ -118,7 +118,7 @@ impl ExecHost {
     }
 
     /// Sends a heartbeat if nothing was sent for some time. Long operations call this repeatedly.
-    pub(crate) fn tick(&mut self) -> Result<(), StreamError> {
+    pub fn tick(&mut self) -> Result<(), StreamError> {
         if self.told.elapsed() >= HEARTBEAT {
             self.send(&StepEvent::Heartbeat.encode())?;
         }
@@ -127,7 +127,7 @@ impl ExecHost {
 
     /// Waits for input from the host, or from another descriptor; returns whether the latter is
     /// ready.
-    pub(crate) fn wait(&mut self, other: Option<BorrowedFd<'_>>) -> Result<bool, StreamError> {
+    pub fn wait(&mut self, other: Option<BorrowedFd<'_>>) -> Result<bool, StreamError> {
         loop {
             self.tick()?;
             let timeout =

@@ -57,7 +57,7 @@ impl TreeProcess {
 }
 
 impl ProcessTree {
-    pub(crate) fn open() -> Self {
+    pub fn open() -> Self {
         ProcessTree { proc: File::open("/proc").ok(), is_namespace: os::process_id() == 1 }
     }
 

@@ -86,6 +86,12 @@ impl ExchangeDirs {
     }
 }
 
+/// Runs a test with a session of a new agent, and new directories.
+fn with_agent(test: impl AsyncFnOnce(&mut AgentSession<'_>, ExchangeDirs)) {
+    let agent = TestAgent::start();
+    block_on(test(&mut AgentSession::new(&agent), ExchangeDirs::new()));
+}
+
 fn scope(include: &[&str]) -> FileScope {
     let include = include.iter().map(|path| path.as_bytes().to_vec()).collect();
     FileScope { include, ..FileScope::default() }
@@ -123,20 +129,18 @@ fn trees_are_identical_after_exchange_in_either_direction() {
 
 #[test]
 fn changes_of_the_other_end_are_kept() {
-    block_on(async {
-        let (agent, ends) = (TestAgent::start(), ExchangeDirs::new());
-        let mut session = AgentSession::new(&agent);
+    with_agent(async |session, ends| {
         for name in ["both", "gone", "container", "host"] {
             fs::write(ends.host(name), "1").unwrap();
         }
-        ends.upload_work(&mut session, &FileScope::all()).await.unwrap();
+        ends.upload_work(session, &FileScope::all()).await.unwrap();
         fs::write(ends.container("container"), "of the container").unwrap();
         fs::write(ends.container("new in container"), "").unwrap();
         fs::write(ends.host("host"), "of the host").unwrap();
         fs::write(ends.host("new on host"), "").unwrap();
         fs::remove_file(ends.host("gone")).unwrap();
 
-        let summary = ends.upload_work(&mut session, &FileScope::all()).await.unwrap();
+        let summary = ends.upload_work(session, &FileScope::all()).await.unwrap();
         assert_eq!((summary.written, summary.removed), (2, 1));
         assert_eq!(fs::read(ends.container("container")).unwrap(), b"of the container");
         assert_eq!(fs::read(ends.container("host")).unwrap(), b"of the host");
@@ -145,21 +149,19 @@ fn changes_of_the_other_end_are_kept() {
 
         fs::write(ends.host("host"), "again").unwrap();
         fs::remove_file(ends.container("both")).unwrap();
-        let summary = ends.get(&mut session, &FileScope::all()).await.unwrap();
+        let summary = ends.get(session, &FileScope::all()).await.unwrap();
         assert_eq!((summary.written, summary.removed), (2, 1));
         assert_eq!(fs::read(ends.host("host")).unwrap(), b"again");
         assert!(ends.host("new on host").exists());
         assert!(!ends.host("both").exists());
-        ends.upload_work(&mut session, &FileScope::all()).await.unwrap();
+        ends.upload_work(session, &FileScope::all()).await.unwrap();
         ends.assert_same();
     });
 }
 
 #[test]
 fn only_files_within_the_scope_are_exchanged() {
-    block_on(async {
-        let (agent, ends) = (TestAgent::start(), ExchangeDirs::new());
-        let mut session = AgentSession::new(&agent);
+    with_agent(async |session, ends| {
         for path in ["a/b/c", "a/b2", "a.b", "tool/x", "z"] {
             let path = ends.host(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -167,7 +169,7 @@ fn only_files_within_the_scope_are_exchanged() {
         }
         let exclude = vec![b"tool".to_vec(), b"a/b2".to_vec()];
         let most = FileScope { exclude, ..FileScope::all() };
-        ends.upload_work(&mut session, &most).await.unwrap();
+        ends.upload_work(session, &most).await.unwrap();
         for (path, is_there) in [("a/b/c", true), ("a/b2", false), ("a.b", true), ("tool", false)] {
             assert_eq!(ends.container(path).exists(), is_there, "{path}");
         }
@@ -175,10 +177,10 @@ fn only_files_within_the_scope_are_exchanged() {
             fs::write(ends.container(path), "22").unwrap();
         }
         fs::remove_file(ends.container("z")).unwrap();
-        let summary = ends.get(&mut session, &scope(&["a/b"])).await.unwrap();
+        let summary = ends.get(session, &scope(&["a/b"])).await.unwrap();
         assert_eq!((summary.written, summary.removed), (1, 0));
         // Changes outside of the scope are still found.
-        let summary = ends.get(&mut session, &most).await.unwrap();
+        let summary = ends.get(session, &most).await.unwrap();
         assert_eq!((summary.written, summary.removed), (1, 1));
         assert_eq!(fs::read(ends.host("a.b")).unwrap(), b"22");
     });
@@ -186,27 +188,25 @@ fn only_files_within_the_scope_are_exchanged() {
 
 #[test]
 fn links_are_copied_and_never_followed() {
-    block_on(async {
-        let (agent, ends) = (TestAgent::start(), ExchangeDirs::new());
-        let mut session = AgentSession::new(&agent);
+    with_agent(async |session, ends| {
         let outside = ends.dir.path().join("outside");
         fs::create_dir(&outside).unwrap();
         fs::write(outside.join("secret"), "secret").unwrap();
         fs::create_dir_all(ends.host("work/plain")).unwrap();
-        ends.upload_work(&mut session, &FileScope::all()).await.unwrap();
+        ends.upload_work(session, &FileScope::all()).await.unwrap();
 
         symlink(&outside, ends.container("work/link")).unwrap();
         symlink("/nowhere", ends.container("work/plain/link")).unwrap();
         let without_links = vec![b"work/plain".to_vec()];
         let plain = FileScope { without_links, ..FileScope::all() };
-        let summary = ends.get(&mut session, &plain).await.unwrap();
+        let summary = ends.get(session, &plain).await.unwrap();
         assert_eq!((summary.written, summary.skipped), (1, 1));
         assert_eq!(fs::read_link(ends.host("work/link")).unwrap(), outside);
         assert!(fs::symlink_metadata(ends.host("work/plain/link")).is_err());
 
         // The link is uploaded as a link.
         ends.record().forget().unwrap();
-        ends.upload_work(&mut session, &FileScope::all()).await.unwrap();
+        ends.upload_work(session, &FileScope::all()).await.unwrap();
         assert_eq!(fs::read_link(ends.container("work/link")).unwrap(), outside);
         assert_eq!(fs::read_dir(&outside).unwrap().count(), 1);
 
@@ -214,7 +214,7 @@ fn links_are_copied_and_never_followed() {
         fs::remove_dir_all(ends.container("work")).unwrap();
         symlink(&outside, ends.container("work")).unwrap();
         fs::write(ends.host("work/new"), "").unwrap();
-        let error = ends.upload_work(&mut session, &FileScope::all()).await.unwrap_err();
+        let error = ends.upload_work(session, &FileScope::all()).await.unwrap_err();
         assert!(error.to_string().contains("/container//work/new: "), "{error}");
         assert_eq!(fs::read_dir(&outside).unwrap().count(), 1);
     });
@@ -222,23 +222,21 @@ fn links_are_copied_and_never_followed() {
 
 #[test]
 fn scope_directories_stay_directories() {
-    block_on(async {
-        let (agent, ends) = (TestAgent::start(), ExchangeDirs::new());
-        let mut session = AgentSession::new(&agent);
+    with_agent(async |session, ends| {
         fs::create_dir_all(ends.host("a/repo/x")).unwrap();
-        ends.upload_work(&mut session, &FileScope::all()).await.unwrap();
+        ends.upload_work(session, &FileScope::all()).await.unwrap();
 
         fs::remove_dir_all(ends.container("a/repo")).unwrap();
-        let summary = ends.get(&mut session, &scope(&["a/repo"])).await.unwrap();
+        let summary = ends.get(session, &scope(&["a/repo"])).await.unwrap();
         assert_eq!(summary.removed, 1);
         assert_eq!(fs::read_dir(ends.host("a/repo")).unwrap().count(), 0);
 
-        ends.upload_work(&mut session, &FileScope::all()).await.unwrap();
+        ends.upload_work(session, &FileScope::all()).await.unwrap();
         fs::write(ends.host("a/repo/y"), "").unwrap();
-        ends.upload_work(&mut session, &FileScope::all()).await.unwrap();
+        ends.upload_work(session, &FileScope::all()).await.unwrap();
         fs::remove_dir_all(ends.container("a/repo")).unwrap();
         symlink("/etc", ends.container("a/repo")).unwrap();
-        let summary = ends.get(&mut session, &scope(&["a/repo"])).await.unwrap();
+        let summary = ends.get(session, &scope(&["a/repo"])).await.unwrap();
         assert!(summary.unread.to_string().ends_with("a/repo: Not a directory"), "{summary:?}");
         assert!(ends.host("a/repo/y").exists());
     });
@@ -246,9 +244,7 @@ fn scope_directories_stay_directories() {
 
 #[test]
 fn modes_of_scope_directories_stay_in_the_container() {
-    block_on(async {
-        let (agent, ends) = (TestAgent::start(), ExchangeDirs::new());
-        let mut session = AgentSession::new(&agent);
+    with_agent(async |session, ends| {
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
         let open = |path: &Path| {
             fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
@@ -256,7 +252,7 @@ fn modes_of_scope_directories_stay_in_the_container() {
         let commands = ends.host("temp/commands");
         fs::create_dir_all(&commands).unwrap();
         fs::set_permissions(&commands, fs::Permissions::from_mode(0o750)).unwrap();
-        ends.upload_work(&mut session, &FileScope::all()).await.unwrap();
+        ends.upload_work(session, &FileScope::all()).await.unwrap();
         // As if another user had created them, for every user of the image.
         fs::create_dir_all(ends.container("temp/home/inner")).unwrap();
         for path in ["temp/commands", "temp/home", "temp/home/inner"] {
@@ -264,13 +260,13 @@ fn modes_of_scope_directories_stay_in_the_container() {
         }
         let included = scope(&["temp/commands", "temp/home"]);
         for written in [2, 0] {
-            let summary = ends.get(&mut session, &included).await.unwrap();
+            let summary = ends.get(session, &included).await.unwrap();
             assert_eq!(summary.written, written);
             assert_eq!(mode(&commands), 0o750);
             assert_eq!(mode(&ends.host("temp/home")), 0o755);
             assert_eq!(mode(&ends.host("temp/home/inner")), 0o777);
         }
-        let summary = ends.upload_work(&mut session, &FileScope::all()).await.unwrap();
+        let summary = ends.upload_work(session, &FileScope::all()).await.unwrap();
         assert_eq!(summary.written, 0);
         assert_eq!(mode(&ends.container("temp/commands")), 0o777);
         assert_eq!(mode(&ends.container("temp/home")), 0o777);
@@ -279,16 +275,14 @@ fn modes_of_scope_directories_stay_in_the_container() {
 
 #[test]
 fn set_id_bits_stay_in_the_container() {
-    block_on(async {
-        let (agent, ends) = (TestAgent::start(), ExchangeDirs::new());
-        let mut session = AgentSession::new(&agent);
+    with_agent(async |session, ends| {
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
         let set = |path: &Path, mode| {
             fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
         };
         fs::write(ends.host("own"), "").unwrap();
         set(&ends.host("own"), 0o4711);
-        ends.upload_work(&mut session, &FileScope::all()).await.unwrap();
+        ends.upload_work(session, &FileScope::all()).await.unwrap();
         assert_eq!(mode(&ends.container("own")), 0o4711);
         fs::write(ends.container("own"), "1").unwrap();
         set(&ends.container("own"), 0o6755);
@@ -296,20 +290,18 @@ fn set_id_bits_stay_in_the_container() {
         set(&ends.container("new"), 0o6755);
         fs::create_dir(ends.container("directory")).unwrap();
         set(&ends.container("directory"), 0o6555);
-        ends.get(&mut session, &FileScope::all()).await.unwrap();
+        ends.get(session, &FileScope::all()).await.unwrap();
         assert_eq!(mode(&ends.host("own")), 0o4755);
         assert_eq!(mode(&ends.host("new")), 0o755);
         assert_eq!(mode(&ends.host("directory")), 0o755);
-        let summary = ends.upload_work(&mut session, &FileScope::all()).await.unwrap();
+        let summary = ends.upload_work(session, &FileScope::all()).await.unwrap();
         assert_eq!(summary.written, 0);
     });
 }
 
 #[test]
 fn special_files_are_skipped_and_counted() {
-    block_on(async {
-        let (agent, ends) = (TestAgent::start(), ExchangeDirs::new());
-        let mut session = AgentSession::new(&agent);
+    with_agent(async |session, ends| {
         let _socket = std::os::unix::net::UnixListener::bind(ends.container("socket")).unwrap();
         rustix::fs::mknodat(
             rustix::fs::CWD,
@@ -320,7 +312,7 @@ fn special_files_are_skipped_and_counted() {
         )
         .unwrap();
         fs::write(ends.container("file"), "").unwrap();
-        let summary = ends.get(&mut session, &FileScope::all()).await.unwrap();
+        let summary = ends.get(session, &FileScope::all()).await.unwrap();
         assert_eq!((summary.written, summary.skipped), (1, 2));
         assert_eq!(fs::read_dir(ends.host("")).unwrap().count(), 1);
     });
@@ -350,21 +342,19 @@ fn containers_get_each_others_files() {
 
 #[test]
 fn files_are_read_by_path() {
-    block_on(async {
-        let (agent, ends) = (TestAgent::start(), ExchangeDirs::new());
-        let mut session = AgentSession::new(&agent);
+    with_agent(async |session, ends| {
         fs::create_dir(ends.container("b")).unwrap();
         fs::write(ends.container("b/c"), "content").unwrap();
         symlink("b/c", ends.container("link")).unwrap();
         let link = ends.container("link");
-        assert_eq!(read(&mut session, &link).await.unwrap().unwrap(), b"content");
+        assert_eq!(read(session, &link).await.unwrap().unwrap(), b"content");
         fs::write(&link, vec![b'x'; DATA_BYTES]).unwrap();
-        assert_eq!(read(&mut session, &link).await.unwrap().unwrap().len(), DATA_BYTES);
+        assert_eq!(read(session, &link).await.unwrap().unwrap().len(), DATA_BYTES);
         // Files that are missing, too large, no regular files, or cannot be opened. (Root can open files of any mode.)
         fs::write(&link, vec![b'x'; DATA_BYTES + 1]).unwrap();
         symlink("loop", ends.container("loop")).unwrap();
         for name in ["x", "link", "b", "loop"] {
-            let content = read(&mut session, &ends.container(name)).await.unwrap();
+            let content = read(session, &ends.container(name)).await.unwrap();
             assert!(content.is_none(), "{name}");
         }
     });

@@ -1,6 +1,6 @@
 //! Output of steps, with and without a reader.
 
-use std::io::Read as _;
+use std::io::{self, Read as _};
 
 use oci_hooks_init::frames::StepAnswer;
 use rustix::process::{Pid, Signal, kill_process};
@@ -18,21 +18,12 @@ fn run(first: &FirstProcess, text: &str) {
 fn large_output_is_complete() {
     let first = FirstProcess::start();
     let mut connection = first.connect();
-    let StepPipes { mut output, input, .. } =
-        connection.start(script("head -c 50000000 /dev/zero"));
+    let StepPipes { output, input, .. } = connection.start(script("head -c 50000000 /dev/zero"));
     drop(input);
-    let reader = std::thread::spawn(move || {
-        let mut bytes = vec![0; 1 << 20];
-        let mut count = 0;
-        while count < 50_000_000 {
-            let read = output.read(&mut bytes).unwrap();
-            assert_ne!(read, 0, "the pipe is closed after {count} bytes");
-            count += read;
-        }
-        count
-    });
+    let mut output = output.take(50_000_000);
+    let reader = std::thread::spawn(move || io::copy(&mut output, &mut io::sink()));
     assert_eq!(connection.answer(), Some(StepAnswer::Exited(0)));
-    assert_eq!(reader.join().unwrap(), 50_000_000);
+    assert_eq!(reader.join().unwrap().unwrap(), 50_000_000);
 }
 
 #[test]

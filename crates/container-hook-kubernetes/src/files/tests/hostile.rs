@@ -31,18 +31,11 @@ impl LinkOpener for Liar {
         answer.extend_from_slice(&self.0);
         tokio::spawn(async move {
             let (mut input, mut output) = split(theirs);
-            let taken = async {
-                let mut buffer = vec![0; 4096];
-                while input.read(&mut buffer).await.is_ok_and(|count| count > 0) {}
-            };
-            let told = async {
-                // The hook may have closed the stream.
-                let _ = output.write_all(&answer).await;
-                let _ = output.shutdown().await;
-            };
-            tokio::pin!(taken);
-            told.await;
-            taken.await;
+            // The hook may have closed the stream.
+            let _ = output.write_all(&answer).await;
+            let _ = output.shutdown().await;
+            let mut buffer = vec![0; 4096];
+            while input.read(&mut buffer).await.is_ok_and(|count| count > 0) {}
         });
         let (output, input) = split(ours);
         Box::pin(async move { Ok(AgentLink::new(input, output)) })

@@ -290,20 +290,13 @@ impl OciRuntime {
                 let state = serde_json::from_slice(&finished.stdout);
                 state.map(Some).map_err(|source| RuntimeError::Answer {
                     program: self.program.clone(),
-                    action: RuntimeAction::State,
+                    id: id.chars().take(12).collect(),
                     source,
                 })
             }
             Err(RuntimeError::Failed { .. }) => Ok(None),
             Err(error) => Err(error),
         }
-    }
-
-    /// Returns the first line of the output of `--version`.
-    pub fn version(&self) -> Result<String, RuntimeError> {
-        let finished = self.program(RuntimeAction::Version, "", &["--version"], TIMEOUT)?;
-        let text = String::from_utf8_lossy(&finished.stdout);
-        Ok(text.lines().next().unwrap_or_default().trim().to_owned())
     }
 
     fn not_executed(&self, source: io::Error) -> RuntimeError {
@@ -349,18 +342,8 @@ impl OciRuntime {
         let options = self.options(id);
         let mut all: Vec<&OsStr> = options.iter().map(OsString::as_os_str).collect();
         all.extend(arguments.iter().map(OsStr::new));
-        self.program(action, id, &all, timeout)
-    }
-
-    fn program<A: AsRef<OsStr>>(
-        &self,
-        action: RuntimeAction,
-        id: &str,
-        arguments: &[A],
-        timeout: Duration,
-    ) -> Result<FinishedProgram, RuntimeError> {
         debug!(runtime = %self.program.display(), ?action, id, "call the runtime");
-        let finished = self.run_program(arguments, timeout)?;
+        let finished = self.run_program(&all, timeout)?;
         match finished.end {
             ProgramEnd::Exited(0) => Ok(finished),
             ProgramEnd::TimedOut => Err(RuntimeError::TimedOut {
@@ -541,6 +524,13 @@ mod tests {
             runtime.finish_run(&mut command, "id", files, Some(timeout), |id| pid = Some(id));
         assert!(matches!(ended, Err(RuntimeError::TimedOut { .. })), "{ended:?}");
         assert!(identity::ProcessIdentity::of(pid.unwrap()).is_none());
+    }
+
+    #[test]
+    fn errors_of_malformed_states_name_the_container() {
+        let runtime = OciRuntime::new("/bin/echo".into(), "/run/runtime".into());
+        let error = runtime.state("0123456789abcdef").unwrap_err().to_string();
+        assert_eq!(error, "/bin/echo reported a malformed state of container 0123456789ab");
     }
 
     #[test]

@@ -19,7 +19,6 @@ pub enum RuntimeAction {
     Resume,
     Delete,
     State,
-    Version,
 }
 
 impl fmt::Display for RuntimeAction {
@@ -32,7 +31,6 @@ impl fmt::Display for RuntimeAction {
             RuntimeAction::Resume => "resume",
             RuntimeAction::Delete => "delete",
             RuntimeAction::State => "report the state of",
-            RuntimeAction::Version => "report its version for",
         })
     }
 }
@@ -68,8 +66,8 @@ pub enum RuntimeError {
     #[error("{} ({}) cannot run jobs: {reason}", program.display(), kind.name())]
     Unfit { program: PathBuf, kind: RuntimeKind, reason: &'static str },
     /// The runtime's output could not be parsed.
-    #[error("cannot {action} a container: malformed output of {}", program.display())]
-    Answer { program: PathBuf, action: RuntimeAction, source: serde_json::Error },
+    #[error("{} reported a malformed state of container {id}", program.display())]
+    Answer { program: PathBuf, id: String, source: serde_json::Error },
 }
 
 struct Hint(Option<&'static str>);

@@ -34,8 +34,4 @@ pub enum PrivilegeError {
     Enter { pid: u32, source: io::Error },
     #[error("this process has several threads, but namespaces can only be entered with one thread")]
     Threads,
-    #[error("user {uid} has no home directory: set XDG_DATA_HOME")]
-    NoHome { uid: u32 },
-    #[error("{} belongs to user {owner} or is writable by others: expected a directory of user {uid} with mode 0700", path.display())]
-    Foreign { path: PathBuf, owner: u32, uid: u32 },
 }

@@ -138,7 +138,8 @@ impl DetachedMount {
     pub fn attach(&self, target: &Path) -> Result<(), PathError> {
         debug!(source = %self.name.display(), on = %target.display(), "mount");
         let empty = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
-        move_mount(self.tree.as_fd(), c"", CWD, target, empty).with_path("mount on", target)
+        move_mount(self.tree.as_fd(), c"", CWD, target, empty)
+            .map_err(|error| self.attach_error(target, error))
     }
 
     /// Attaches the mount to a path beneath another mount; the path may contain no symbolic link.
@@ -149,11 +150,16 @@ impl DetachedMount {
     pub fn attach_beneath(&self, above: &DetachedMount, relative: &Path) -> Result<(), PathError> {
         let above_name = above.name.display();
         debug!(source = %self.name.display(), beneath = %above_name, on = %relative.display(), "mount");
-        let target = above.open(relative).with_path("mount on", &above.name.join(relative))?;
+        let failed = |error| self.attach_error(&above.name.join(relative), error);
+        let target = above.open(relative).map_err(failed)?;
         let empty =
             MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-        move_mount(self.tree.as_fd(), c"", target.as_fd(), c"", empty)
-            .with_path("mount on", &above.name.join(relative))
+        move_mount(self.tree.as_fd(), c"", target.as_fd(), c"", empty).map_err(failed)
+    }
+
+    fn attach_error(&self, target: &Path, error: Errno) -> PathError {
+        let names = format!("{} on {}", self.name.display(), target.display());
+        PathError::new("mount", Path::new(&names), error)
     }
 
     /// Creates a mount point at a path beneath this mount, and its missing parent directories, with the calling
@@ -289,4 +295,26 @@ pub fn cannot_map_owners(error: &PathError) -> bool {
     [Errno::INVAL, Errno::NOSYS, Errno::PERM, Errno::OPNOTSUPP]
         .iter()
         .any(|errno| error.source.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+
+    #[test]
+    fn errors_of_attaching_name_the_mount_and_its_target() {
+        let mount = |name: &str| DetachedMount {
+            tree: File::open("/").unwrap().into(),
+            name: name.into(),
+            is_dir: true,
+            depth: MountDepth::Single,
+        };
+        let (tmpfs, work) = (mount("tmpfs"), mount("/work"));
+        let error = tmpfs.attach(Path::new("/nonexistent/a")).unwrap_err();
+        assert_eq!(error.to_string(), "cannot mount tmpfs on /nonexistent/a");
+        let error = tmpfs.attach_beneath(&work, Path::new("nonexistent/a")).unwrap_err();
+        assert_eq!(error.to_string(), "cannot mount tmpfs on /work/nonexistent/a");
+    }
 }

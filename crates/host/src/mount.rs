@@ -48,7 +48,7 @@ pub fn mount_tmpfs(target: &Path, mode: u32, size_bytes: Option<u64>) -> Result<
     let options = CString::new(format!("mode={mode:o}{size}")).expect("there is no NUL in it");
     debug!(on = %target.display(), size_bytes, "mount a tmpfs");
     mount(c"tmpfs", target, c"tmpfs", MountFlags::NOSUID, Some(options.as_c_str()))
-        .with_path("mount on", target)
+        .with_path("mount a tmpfs on", target)
 }
 
 /// Detaches all mounts on a path, if any (`MNT_DETACH`): processes that still use a mount keep it. A symbolic

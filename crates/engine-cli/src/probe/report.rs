@@ -112,9 +112,7 @@ impl IsolationProbe {
         });
         let status = inside.max_by_key(|status| *status as u8).unwrap_or(CheckStatus::Warn);
         let word = |outcome: &ProbeOutcome| match outcome {
-            ProbeOutcome::Reached(_) if !trial.is_reached(outcome, &self.token) => {
-                "another answered"
-            }
+            ProbeOutcome::Reached(_) if !trial.is_reached(outcome, &self.token) => "another target",
             outcome => outcome.word(),
         };
         TrialEntry {
@@ -212,6 +210,19 @@ mod tests {
             std::fs::write(&path, &written).unwrap();
         }
         assert_eq!(std::fs::read_to_string(path).unwrap(), written);
+    }
+
+    #[test]
+    fn answers_without_the_token_are_of_another_target() {
+        let host = ("host", [reached_outcome("own"), reached_outcome("token")]);
+        let container = ("container", [reached_outcome("own"), reached_outcome("other")]);
+        let probe = probe(&[host, container]);
+        let report = probe.to_report();
+        let trial = &report.trials[1];
+        assert_eq!(
+            (trial.status, trial.outcomes["container"]),
+            (CheckStatus::Warn, "another target")
+        );
     }
 
     #[test]

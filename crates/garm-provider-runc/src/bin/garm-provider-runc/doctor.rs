@@ -83,8 +83,8 @@ fn settings_file(loaded: &LoadedSettings<GarmFileSettings>) -> HostCheck {
 
 fn certificates(settings: &GarmFileSettings) -> Option<HostCheck> {
     let path = settings.boot.ca.as_ref()?;
-    let found = match settings.provider_settings() {
-        Ok(garm) if garm.ca_pem.contains("-----BEGIN CERTIFICATE-----") => {
+    let found = match settings.ca_pem() {
+        Ok(text) if text.contains("-----BEGIN CERTIFICATE-----") => {
             return Some(HostCheck::ok("certificates", path.display().to_string()));
         }
         Ok(_) => format!("no certificate in {}", path.display()),

@@ -18,7 +18,7 @@ use oci_hooks_engine_cli::sections::{
     registry_hosts,
 };
 use oci_hooks_engine_cli::settings_file::{FileSettings, LoadedSettings, SettingsError};
-use oci_hooks_files::fs::read_bounded;
+use oci_hooks_files::fs::{ReadError, read_bounded};
 use oci_hooks_files::text;
 use serde::{Deserialize, Serialize};
 
@@ -172,13 +172,6 @@ impl GarmFileSettings {
                           user's subordinate ids";
             return Err(HostError::OnlyRoot { key: "security.user-namespace", reason });
         }
-        let ca_pem = match &self.boot.ca {
-            Some(path) => {
-                let bytes = read_bounded(path, MAX_CERTIFICATES_BYTES)?;
-                String::from_utf8_lossy(&bytes).into_owned()
-            }
-            None => String::new(),
-        };
         Ok(ProviderSettings {
             privilege,
             users: self.users(),
@@ -187,7 +180,7 @@ impl GarmFileSettings {
             host_access: self.network.host_access,
             dns: self.network.dns.clone(),
             hooks: self.hooks.options()?,
-            ca_pem,
+            ca_pem: self.ca_pem()?,
             log: self.log.clone(),
             proxy: self.proxy.clone(),
             boot: self.boot.clone(),
@@ -198,6 +191,13 @@ impl GarmFileSettings {
             mounts: self.mounts.clone(),
             caches: self.caches.clone(),
         })
+    }
+
+    /// Returns the content of the file `ca` under `[boot]`; empty if no file is set.
+    pub fn ca_pem(&self) -> Result<String, ReadError> {
+        let Some(path) = &self.boot.ca else { return Ok(String::new()) };
+        let bytes = read_bounded(path, MAX_CERTIFICATES_BYTES)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     /// Returns the `value` of the proxy variable `name`, or the setting for that variable if the value is missing or

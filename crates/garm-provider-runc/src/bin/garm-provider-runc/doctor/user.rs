@@ -10,6 +10,7 @@ use oci_hooks_engine_cli::checks::{
     CONTAINERS, HostCheck, hooks, host, registries, report, runtimes, storage,
 };
 use oci_hooks_engine_cli::programs::program_path;
+use oci_hooks_engine_cli::sections::UserNamespace;
 use oci_hooks_engine_cli::settings_file::LoadedSettings;
 use oci_hooks_host::privilege::{ForkSide, IdMaps};
 
@@ -59,6 +60,7 @@ fn check_as_user(loaded: &LoadedSettings<GarmFileSettings>, map: &IdMaps) -> Vec
     checks.extend(places::check_writable("run directory", "run", &store.run));
     checks.extend(places::replaced(&store.run));
     checks.push(hooks::check(&settings.hooks));
+    checks.extend(private_namespaces(settings));
     checks.extend(disks(settings));
     let name = "this session (GARM's service may differ)";
     let process = CheckedProcess { pid: std::process::id(), name };
@@ -71,6 +73,14 @@ fn check_as_user(loaded: &LoadedSettings<GarmFileSettings>, map: &IdMaps) -> Vec
     checks
 }
 
+/// Reports private user namespaces, which need root: without it, no instance can be created.
+fn private_namespaces(settings: &GarmFileSettings) -> Option<HostCheck> {
+    let found = "user-namespace = \"private\" under [security]: only root can give each instance ids of its own";
+    let hint = "remove user-namespace from [security], or run the provider as root";
+    let is_private = settings.security.user_namespace == UserNamespace::Private;
+    is_private.then(|| HostCheck::fail("user namespace", found, hint))
+}
+
 /// Reports flavors with a disk limit, which needs root: without it, their instances cannot be created.
 fn disks(settings: &GarmFileSettings) -> Option<HostCheck> {
     let limited = settings.flavors.iter().filter(|(_, flavor)| flavor.disk.is_some());
@@ -81,4 +91,26 @@ fn disks(settings: &GarmFileSettings) -> Option<HostCheck> {
     );
     let hint = "remove `disk` from these flavors, or run the provider as root";
     (!names.is_empty()).then(|| HostCheck::fail("disks", found, hint))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use oci_hooks_host::privilege::Privilege;
+
+    use super::*;
+
+    #[test]
+    fn private_namespaces_without_root_fail_only_their_own_check() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("ca.pem");
+        fs::write(&path, "-----BEGIN CERTIFICATE-----\n").unwrap();
+        let mut settings = GarmFileSettings::default();
+        settings.boot.ca = Some(path);
+        settings.security.user_namespace = UserNamespace::Private;
+        settings.store.place.privilege = Privilege::Single;
+        assert!(private_namespaces(&settings).unwrap().is_failure());
+        assert!(!certificates(&settings).unwrap().is_failure());
+    }
 }

@@ -33,7 +33,7 @@ pub struct Bootstrap {
     pub runner_group: String,
     /// CA certificates to trust, PEM; empty if none.
     pub ca_bundle: String,
-    /// `amd64`, `arm64` and so on.
+    /// `amd64`, `arm64` and so on; empty for this host's.
     pub arch: String,
     /// `linux`, `unknown` or empty for Linux; others are unsupported.
     pub os_type: String,

@@ -282,7 +282,8 @@ impl InstanceCreation<'_> {
         let (located, layer) = match located {
             Some(located) => (located, None),
             None => {
-                let tool = runner::choose(&self.bootstrap.tools, &self.bootstrap.arch)?;
+                let arch = &self.plan.platform.architecture;
+                let tool = runner::choose(&self.bootstrap.tools, arch)?;
                 let http = HttpClient::new(&self.http())?;
                 let runners = RunnerCache::of(self.provider.access.engine);
                 let layer = runners.prepare(tool, (user.uid, user.gid), &http)?;

@@ -2,6 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use oci_hooks_image::Arch;
 use serde::Deserialize;
 
 use super::error::RunnerError;
@@ -10,21 +11,23 @@ use crate::boot::Forge;
 use crate::bootstrap::RunnerArchive;
 use crate::http::shorten_url;
 
-/// Returns the archive for Linux on an architecture, which is named as in GARM.
+/// Returns the archive for Linux on an architecture.
 pub fn choose<'a>(
     tools: &'a [RunnerArchive],
-    arch: &str,
+    arch: &Arch,
 ) -> Result<&'a RunnerArchive, RunnerError> {
+    let arch = arch.to_string();
     // GitHub's name of the architecture.
-    let named = if arch == "amd64" { "x64" } else { arch };
+    let named = if arch == "amd64" { "x64" } else { &arch };
     let suits = |tool: &&RunnerArchive| {
         tool.os == "linux"
-            && [named, arch].contains(&&*tool.architecture)
+            && [named, &*arch].contains(&&*tool.architecture)
             && !tool.download_url.is_empty()
     };
     tools.iter().find(suits).ok_or_else(|| {
         let known = tools.iter().map(|tool| format!("{}/{}", tool.os, tool.architecture));
-        RunnerError::NoTool { arch: arch.to_owned(), known: known.collect::<Vec<_>>().join(", ") }
+        let known = known.collect::<Vec<_>>().join(", ");
+        RunnerError::NoTool { arch: arch.clone(), known }
     })
 }
 
@@ -100,19 +103,19 @@ mod tests {
             tool("linux", "x64", "x"),
             tool("linux", "arm", "r"),
         ];
-        for (arch, url) in [("amd64", "x"), ("x64", "x"), ("arm64", "a"), ("arm", "r")] {
-            assert_eq!(choose(&tools, arch).unwrap().download_url, url, "{arch}");
+        for (arch, url) in [(Arch::Amd64, "x"), (Arch::ARM64, "a"), (Arch::ARM, "r")] {
+            assert_eq!(choose(&tools, &arch).unwrap().download_url, url, "{arch}");
         }
         let raw = [tool("linux", "amd64", "m")];
-        assert_eq!(choose(&raw, "amd64").unwrap().download_url, "m");
+        assert_eq!(choose(&raw, &Arch::Amd64).unwrap().download_url, "m");
     }
 
     #[test]
     fn missing_archive_error_lists_the_available_ones() {
         let tools = [tool("win", "x64", "w"), tool("linux", "arm64", "a")];
-        let error = choose(&tools, "amd64").unwrap_err().to_string();
+        let error = choose(&tools, &Arch::Amd64).unwrap_err().to_string();
         assert!(error.contains("amd64") && error.contains("win/x64, linux/arm64"), "{error}");
-        let error = choose(&[], "i386").unwrap_err().to_string();
+        let error = choose(&[], &Arch::i386).unwrap_err().to_string();
         assert!(error.contains("no runner at all"), "{error}");
     }
 }

@@ -371,7 +371,8 @@ impl InstanceCreation<'_> {
             notes.push(format!(
                 "limits not enforced: {}: GARM's service has no delegated cgroup with the controllers for \
                  them; `garm-provider-runc doctor` prints the reason and what to do",
-                unenforced.join(", ")
+                // Limits have the names of Docker's options, which differ from the setting only here.
+                unenforced.join(", ").replace("pids-limit", "pids")
             ));
         }
         if has_runner && !engine.privilege.has_owners() {

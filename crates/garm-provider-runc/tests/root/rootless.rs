@@ -203,7 +203,7 @@ fn instance_reaches_the_world_and_reports_unenforced_limits() {
         world.bring_up("one", &job, json!({"flavor": "small"}));
         let log = world.installation.wait_for_log("one", "heard ");
         assert!(log.text.contains("heard from outside"), "{}", log.text);
-        let expected = "limits not enforced: memory, pids-limit: ";
+        let expected = "limits not enforced: memory, pids: ";
         assert!(log.text.contains(expected), "{}", log.text);
         answering.join().unwrap();
         let checked = world.installation.admin(&["doctor"]);

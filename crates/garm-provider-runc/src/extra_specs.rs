@@ -10,7 +10,7 @@ use oci_hooks_files::spelling::closest_name;
 use serde_json::Value;
 
 use super::object::{JsonObject, JsonValueError};
-use super::settings::{Cpus, CpusError};
+use super::settings::{Cpus, CpusError, MIN_MEMORY_BYTES, MIN_PIDS};
 
 /// Validated extra specs of a pool.
 #[derive(Clone, Default, PartialEq)]
@@ -138,9 +138,9 @@ impl ExtraSpecs {
             pre_install_scripts: scripts(&top)?,
             extra_packages: packages(&top)?,
             cpus: cpus(&top)?,
-            memory_bytes: size(&top, "memory")?,
+            memory_bytes: size(&top, "memory", MIN_MEMORY_BYTES, MEMORY)?,
             pids: pids(&top)?,
-            disk_bytes: size(&top, "disk")?,
+            disk_bytes: size(&top, "disk", 1, DISK)?,
             network: some(top.text("network")?),
             mounts: top.texts("mounts")?,
             caches: top.texts("caches")?,
@@ -235,12 +235,23 @@ fn pids(top: &JsonObject<'_>) -> Result<Option<u32>, ExtraSpecsError> {
     let Some(count) = top.get("pids") else { return Ok(None) };
     let count = count.as_u64().and_then(|count| u32::try_from(count).ok());
     match count {
-        Some(count @ 1..) => Ok(Some(count)),
-        _ => Err(top.value_error("pids", "a whole number from 1 to 4294967295").into()),
+        Some(count @ MIN_PIDS..) => Ok(Some(count)),
+        _ => Err(top.value_error("pids", "a whole number from 32 to 4294967295").into()),
     }
 }
 
-fn size(top: &JsonObject<'_>, key: &str) -> Result<Option<u64>, ExtraSpecsError> {
+/// Valid values of `memory`, for messages.
+const MEMORY: &str = "a size of at least 32MiB, such as \"4GiB\", or a number of bytes";
+
+/// Valid values of `disk`, for messages.
+const DISK: &str = "a size greater than 0, such as \"4GiB\", or a number of bytes";
+
+fn size(
+    top: &JsonObject<'_>,
+    key: &str,
+    min_bytes: u64,
+    expected: &'static str,
+) -> Result<Option<u64>, ExtraSpecsError> {
     let bytes = match top.get(key) {
         None => return Ok(None),
         Some(Value::String(text)) => {
@@ -249,12 +260,10 @@ fn size(top: &JsonObject<'_>, key: &str) -> Result<Option<u64>, ExtraSpecsError>
         }
         Some(value) => value.as_u64().unwrap_or_default(),
     };
-    match bytes {
-        1.. => Ok(Some(bytes)),
-        0 => Err(top
-            .value_error(key, "a size greater than 0, such as \"4GiB\", or a number of bytes")
-            .into()),
+    if bytes < min_bytes {
+        return Err(top.value_error(key, expected).into());
     }
+    Ok(Some(bytes))
 }
 
 /// Returns whether a text begins with a letter or digit, and consists of letters, digits and `others`.
@@ -409,15 +418,15 @@ mod tests {
                 "\"/memory\" cannot be used: invalid size \"4XB\": expected a number and its unit, as 20GB or 512MiB",
             ),
             (
-                json!({"memory": 0}),
-                "\"/memory\" is not a size greater than 0, such as \"4GiB\", or a number of bytes",
+                json!({"memory": (32 << 20) - 1}),
+                "\"/memory\" is not a size of at least 32MiB, such as \"4GiB\", or a number of bytes",
             ),
             (
                 json!({"disk": -5}),
                 "\"/disk\" is not a size greater than 0, such as \"4GiB\", or a number of bytes",
             ),
-            (json!({"pids": 0}), "\"/pids\" is not a whole number from 1 to 4294967295"),
-            (json!({"pids": 1.5}), "\"/pids\" is not a whole number from 1 to 4294967295"),
+            (json!({"pids": 31}), "\"/pids\" is not a whole number from 32 to 4294967295"),
+            (json!({"pids": 32.5}), "\"/pids\" is not a whole number from 32 to 4294967295"),
             (json!({"user": "a:b"}), "\"/user\" is not a user name or a numeric user ID"),
             (json!({"mounts": "a"}), "\"/mounts\" is not an array"),
             (json!({"privileged": "yes"}), "\"/privileged\" is not true or false"),

@@ -20,7 +20,8 @@ const NO_AGENT: &str = "agent mode: GARM gets no heartbeats of this runner, beca
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the pool has a shell enabled, which needs GARM's agent, and garm-provider-runc runs none: disable it with \
-     `garm-cli pool update POOL --enable-shell=false`, or turn off agent mode in GARM"
+     `garm-cli pool update POOL_ID --enable-shell=false` (for a scale set `garm-cli scaleset update`), or turn off \
+     agent mode in GARM"
 )]
 pub struct PoolShellError;
 

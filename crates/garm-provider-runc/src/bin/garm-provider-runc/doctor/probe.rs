@@ -47,8 +47,8 @@ const HOST_USERS: &str = "`user-namespace` under [security]";
 /// Alias of the image in the settings of the probe.
 const IMAGE: &str = "oci-hooks-probe";
 
-/// Id of the simulated GARM and of its pool.
-const CONTROLLER: &str = "doctor-probe";
+/// Id of the pool, the same for all probes.
+const POOL: &str = "doctor-probe";
 
 /// Timeout for the output of an instance.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -97,7 +97,7 @@ pub fn probe(settings: &GarmFileSettings, context: &mut CliContext) -> Result<Cl
 /// A simulated GARM.
 struct SimulatedGarm<'a> {
     settings: &'a GarmFileSettings,
-    /// Prefix of instance names.
+    /// Id of the simulated GARM, which no other probe has, and prefix of instance names.
     name: String,
     directory: PathBuf,
     reference: ImageReference,
@@ -218,7 +218,7 @@ impl<'a> SimulatedGarm<'a> {
             .local_addr()
             .with_path("look up the listening address of the probe in", &self.directory)?;
         let document = json!({
-            "name": name, "image": IMAGE, "flavor": flavor, "pool_id": CONTROLLER,
+            "name": name, "image": IMAGE, "flavor": flavor, "pool_id": POOL,
             "os_type": "linux", "arch": "", "repo_url": "", "instance-token": self.name,
             "callback-url": format!("http://{address}/{name}"),
             "metadata-url": format!("http://{address}/{name}"),
@@ -263,10 +263,10 @@ impl<'a> SimulatedGarm<'a> {
         let mut program = Command::new(&path);
         program.env(COMMAND_VARIABLE, command).env(FILE_VARIABLE, self.settings_file());
         program.envs([
-            ("GARM_CONTROLLER_ID", CONTROLLER),
+            ("GARM_CONTROLLER_ID", &*self.name),
             ("GARM_INSTANCE_ID", instance),
             ("GARM_INTERFACE_VERSION", "v0.1.0"),
-            ("GARM_POOL_ID", CONTROLLER),
+            ("GARM_POOL_ID", POOL),
         ]);
         let input = self.directory.join("request");
         fs::write(&input, request).with_path("write", &input)?;
@@ -307,10 +307,11 @@ impl<'a> SimulatedGarm<'a> {
             Ok(settings.host().store()?.remove(&self.reference).map(drop)?)
         })?;
         // Otherwise the simulated GARM stays among the known controllers.
-        ControllerRecords::of(&self.settings.store.run, CONTROLLER).remove_if_empty()?;
+        ControllerRecords::of(&self.settings.store.run, &self.name).remove_if_empty()?;
         let Some(error) = left else { return Ok(()) };
         let said = format!(
-            "{error}; remove it with `garm-provider-runc rm --controller {CONTROLLER} --force`"
+            "{error}; remove it with `garm-provider-runc rm --controller {} --force`",
+            self.name
         );
         Err(AdminError::Probe { said })
     }

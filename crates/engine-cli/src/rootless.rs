@@ -20,7 +20,8 @@ use oci_hooks_files::record::NewerRecords;
 use oci_hooks_files::spawn::memory_file;
 use oci_hooks_host::identity::ProcessIdentity;
 use oci_hooks_host::privilege::{
-    ChildHandle, ForkSide, IdMaps, InsideProcess, Privilege, enter_new, exit_at_once,
+    ChildHandle, ForkSide, IdMaps, InsideProcess, Privilege, PrivilegeError, enter_new,
+    exit_at_once,
 };
 pub use pause_processes::{FoundPauseProcess, PauseError, PauseProcesses, PauseRecord};
 
@@ -398,23 +399,30 @@ impl ContainerOwners {
 }
 
 /// Returns a hint about the privilege that this process lacks in its container or service, if an error of a rootless
-/// user is a denied operation.
-pub fn missing_requirement(error: &(dyn std::error::Error + 'static)) -> Option<String> {
-    let text = chain(error);
-    if Privilege::is_root_of_host() || !is_denied_by_kernel(&text) {
+/// user is a denied operation. `namespace_error` is the same error if it is one of creating or entering namespaces.
+pub fn missing_requirement(
+    error: &(dyn std::error::Error + 'static),
+    namespace_error: Option<&PrivilegeError>,
+) -> Option<String> {
+    if Privilege::is_root_of_host() || !is_denied_by_kernel(&chain(error), namespace_error) {
         return None;
     }
-    let of_unit = || text.contains("cannot mount /proc").then(missing_in_unit).flatten();
+    let is_of_setup = matches!(namespace_error, Some(PrivilegeError::Setup { .. }));
+    let of_unit = || is_of_setup.then(missing_in_unit).flatten();
     missing_in_container().or_else(of_unit)
 }
 
 /// Returns whether an error's text is that of an operation for which a process lacks a privilege. Files other than those
 /// of the kernel are inaccessible because of their own mode.
-fn is_denied_by_kernel(text: &str) -> bool {
-    let contains = |words: &[&str]| words.iter().any(|word| text.contains(word));
-    let of_kernel = ["/dev/", "/proc/", "/sys/", "mount", "namespace", "newuidmap", "newgidmap"];
-    contains(&["not permitted", "not implemented", "cannot execute newuidmap"])
-        || text.contains("ermission denied") && contains(&of_kernel)
+fn is_denied_by_kernel(text: &str, namespace_error: Option<&PrivilegeError>) -> bool {
+    // The texts of errno values, because OCI runtimes and newuidmap report errors only as text.
+    let contains = |parts: &[&str]| parts.iter().any(|part| text.contains(part));
+    let is_of_kernel = match namespace_error {
+        Some(PrivilegeError::Path(_)) | None => contains(&["/dev/", "/proc/", "/sys/"]),
+        Some(_) => true,
+    };
+    contains(&["peration not permitted", "unction not implemented"])
+        || is_of_kernel && text.contains("ermission denied")
 }
 
 /// Returns `found` if the job of the pause process is over, or if the record is unreadable and no
@@ -458,18 +466,32 @@ fn no_answer_error(owner: &str) -> impl Fn(io::Error) -> RootlessError {
 
 #[cfg(test)]
 mod tests {
+    use oci_hooks_files::fs::PathError;
+    use rustix::io::Errno;
+
     use super::*;
 
     #[test]
     fn inaccessible_files_are_no_lack_of_privilege() {
-        for (text, expected) in [
-            ("cannot create a user namespace: Operation not permitted (os error 1)", true),
-            ("cannot mount /proc: Permission denied (os error 13)", true),
-            ("cannot open /dev/net/tun: Permission denied (os error 13)", true),
-            ("cannot list /srv/run/jobs: Permission denied (os error 13)", false),
-            ("cannot open /srv/a: No such file or directory (os error 2)", false),
+        let file = |path: &str, errno: Errno| PathError::new("open", path.as_ref(), errno);
+        for (path, errno, expected) in [
+            ("/dev/net/tun", Errno::ACCESS, true),
+            ("/srv/run/jobs", Errno::ACCESS, false),
+            ("/srv/a", Errno::PERM, true),
+            ("/srv/a", Errno::NOENT, false),
         ] {
-            assert_eq!(is_denied_by_kernel(text), expected, "{text}");
+            let error = file(path, errno);
+            assert_eq!(is_denied_by_kernel(&chain(&error), None), expected, "{error}");
+        }
+        let (uid, action) = (7, "work".to_owned());
+        for (error, expected) in [
+            (PrivilegeError::Namespace { uid, source: Errno::NOSYS.into() }, true),
+            (PrivilegeError::Setup { uid, action, source: Errno::ACCESS.into() }, true),
+            (PrivilegeError::Enter { pid: 1, source: Errno::NOENT.into() }, false),
+            (PrivilegeError::Path(file("/proc/self/uid_map", Errno::ACCESS)), true),
+            (PrivilegeError::Path(file("/srv/a", Errno::ACCESS)), false),
+        ] {
+            assert_eq!(is_denied_by_kernel(&chain(&error), Some(&error)), expected, "{error}");
         }
     }
 }

@@ -11,7 +11,7 @@ use oci_hooks_cli::context::OutputError;
 use oci_hooks_cli::exit::CliError;
 use oci_hooks_engine::container::{ContainerError, StepError};
 use oci_hooks_engine_cli::host::HostError;
-use oci_hooks_engine_cli::rootless::RootlessError;
+use oci_hooks_engine_cli::rootless::{PauseError, RootlessError};
 use oci_hooks_engine_cli::settings_file::SettingsError;
 use oci_hooks_files::error::is_full;
 use oci_hooks_files::fs::{PathError, ReadError, ReplaceError};
@@ -124,6 +124,19 @@ pub enum HookCommandError {
     Cluster(Box<dyn std::error::Error>),
     #[error(transparent)]
     KubernetesUnsupported(#[from] KubernetesUnsupported),
+}
+
+impl HookCommandError {
+    /// Returns the error of creating or entering namespaces, if it is one.
+    pub fn namespace_error(&self) -> Option<&PrivilegeError> {
+        match self {
+            HookCommandError::Privilege(error)
+            | HookCommandError::Rootless(RootlessError::PauseProcess(PauseError::Privilege(
+                error,
+            ))) => Some(error),
+            _ => None,
+        }
+    }
 }
 
 impl CliError for HookCommandError {

@@ -58,7 +58,7 @@ pub fn run(
 /// Logs which privilege this process lacks in its container or service, if an operation was denied
 /// to a rootless user.
 fn explain(error: &HookCommandError, log: &StepLog) {
-    if let Some(missing) = rootless::missing_requirement(error) {
+    if let Some(missing) = rootless::missing_requirement(error, error.namespace_error()) {
         log.warning(&missing);
     }
 }

@@ -90,7 +90,8 @@ fn main() -> ExitCode {
         context.show_error(error);
         // The error's own hint is more specific.
         if error.hint().is_none() {
-            context.hint(rootless::missing_requirement(error).as_deref());
+            let missing = rootless::missing_requirement(error, error.namespace_error());
+            context.hint(missing.as_deref());
         }
         match command {
             HookSubcommand::Template(_) => ExitCode::from(2),

@@ -151,6 +151,7 @@ impl<'a> HostSections<'a> {
                 ..MinRate::default()
             },
             max_time: self.store.max_pull_time.0,
+            hint: registry_hint,
             ..ClientOptions::default()
         })?)
     }
@@ -178,6 +179,21 @@ impl<'a> HostSections<'a> {
             env: vec![("HOME".into(), home.into()), ("PATH".into(), DEFAULT_PATH.into())],
             ..CredentialHelpers::default()
         }))
+    }
+}
+
+/// Returns a hint on the setting that may prevent an error of a registry.
+fn registry_hint(error: &RegistryError) -> Option<&'static str> {
+    match error {
+        RegistryError::TooSlow { .. } => Some("or lower min-pull-speed under [store]"),
+        RegistryError::TooLong { .. } => Some("or raise max-pull-time under [store]"),
+        RegistryError::PlainHttp { .. } => {
+            Some("if that is right, set `insecure = true` under [registry.\"HOST\"]")
+        }
+        RegistryError::Tls { .. } => Some(
+            "set `ca` under [registry.\"HOST\"] to a file with its CA certificate, or `insecure = true`",
+        ),
+        _ => None,
     }
 }
 

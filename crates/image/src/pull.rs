@@ -30,6 +30,20 @@ pub fn pull(
     client: &RegistryClient,
     request: &PullRequest<'_>,
 ) -> Result<Image, PullError> {
+    pull_by_policy(store, client, request).map_err(|error| {
+        let hint = error.registry_error().and_then(client.options().hint);
+        match hint {
+            Some(hint) => PullError::Hinted { error: Box::new(error), hint },
+            None => error,
+        }
+    })
+}
+
+fn pull_by_policy(
+    store: &ImageStore,
+    client: &RegistryClient,
+    request: &PullRequest<'_>,
+) -> Result<Image, PullError> {
     let reference = request.reference;
     let _span = info_span!("pull", image = %reference).entered();
     let stored = store.hold(reference, request.platform)?;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use oci_hooks_files::error::chain;
 use oci_hooks_files::fs::PathError;
 use serde::{Deserialize, Serialize};
 
@@ -94,6 +95,9 @@ pub enum PullError {
         /// Number of layers in the configuration.
         diff_ids: usize,
     },
+    /// Another error, which a setting of the program may prevent.
+    #[error("{}; {hint}", chain(&**error))]
+    Hinted { error: Box<PullError>, hint: &'static str },
 }
 
 impl PullError {
@@ -104,14 +108,18 @@ impl PullError {
 
     /// Returns whether a later pull may succeed.
     pub(super) fn is_transient(&self) -> bool {
-        let error = match self {
+        self.registry_error().is_some_and(RegistryError::is_transient)
+    }
+
+    /// Returns the error of the registry, if it is one.
+    pub(super) fn registry_error(&self) -> Option<&RegistryError> {
+        match self {
             PullError::Registry(error) => Some(error),
             // Layers are read as a stream, so the registry's error is wrapped.
             PullError::Store(StoreError::Unpack { source: UnpackError::Read(error), .. }) => {
                 error.get_ref().and_then(|error| error.downcast_ref())
             }
             _ => None,
-        };
-        error.is_some_and(RegistryError::is_transient)
+        }
     }
 }

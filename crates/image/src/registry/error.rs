@@ -60,8 +60,7 @@ pub enum RegistryError {
     /// The server sends less than the minimum rate.
     #[error(
         "{server} sends {image} too slowly: {received_bytes} bytes in {} s, expected at least \
-         {bytes_per_second} bytes/s: try again later, use a mirror, or lower min-pull-speed \
-         under [store]",
+         {bytes_per_second} bytes/s: try again later, or use a mirror",
         time.as_secs()
     )]
     TooSlow {
@@ -74,20 +73,13 @@ pub enum RegistryError {
     },
     /// The pull takes longer than its time limit.
     #[error(
-        "{image} is not complete after {} s, the time limit of a pull: use a mirror, or raise max-pull-time \
-         under [store]", limit.as_secs()
+        "{image} is not complete after {} s, the time limit of a pull: use a mirror", limit.as_secs()
     )]
     TooLong { image: String, limit: Duration },
-    #[error(
-        "{server} speaks plain HTTP where HTTPS was expected: if that is right, set insecure = true \
-         for {server}"
-    )]
+    #[error("{server} speaks plain HTTP where HTTPS was expected")]
     PlainHttp { server: String },
     /// The server's certificate is not trusted.
-    #[error(
-        "cannot trust the certificate of {server}: add its CA certificate as `ca` of this registry, or set \
-         `insecure = true` for it"
-    )]
+    #[error("cannot trust the certificate of {server}")]
     Tls { server: String, source: io::Error },
     #[error("invalid HTTP response from {server}")]
     Protocol { server: String, source: io::Error },

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::error::RegistryError;
 use crate::MinRate;
 
 /// Options of a [`RegistryClient`](super::RegistryClient).
@@ -30,6 +31,8 @@ pub struct ClientOptions {
     /// Time limit of pulling an image; zero for none.
     pub max_time: Duration,
     pub user_agent: String,
+    /// Returns a hint on the setting of the program that may prevent an error of a pull.
+    pub hint: fn(&RegistryError) -> Option<&'static str>,
 }
 
 /// Options of one registry.
@@ -73,6 +76,7 @@ impl Default for ClientOptions {
             // Default time limit of a job at GitHub.
             max_time: Duration::from_secs(6 * 3600),
             user_agent: concat!("oci-hooks/", env!("CARGO_PKG_VERSION")).to_owned(),
+            hint: |_| None,
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use oci_hooks_image::MinRate;
+use oci_hooks_image::{MinRate, RegistryError};
 use oci_hooks_testsupport::http::{Gate, WebResponse, WebServer};
 use oci_hooks_testsupport::program::DEADLINE;
 
@@ -176,12 +176,14 @@ fn trickling_server_is_an_error_with_its_speed() {
         // A busy machine may stop a server for a moment: all but the slow path is much faster.
         puller.options.min_rate =
             MinRate { bytes_per_second: 20_000, over: Duration::from_secs(3) };
+        puller.options.hint =
+            |error| matches!(error, RegistryError::TooSlow { .. }).then_some("or lower the limit");
         let said = chain(&puller.pull(&server.address()).unwrap_err());
         let address = server.address();
         let start = format!("{address} sends {address}/test/image too slowly: ");
         assert!(said.contains(&start), "{path}: {said}");
         assert!(said.contains(" s, expected at least 20000 bytes/s: "), "{said}");
-        assert!(said.contains("or lower min-pull-speed"), "{said}");
+        assert!(said.ends_with("; or lower the limit"), "{said}");
         // A layer that was begun is resumed.
         let retries = if path == content.layer_path(0) { 2 } else { 0 };
         assert_eq!(puller.seen.count("retry"), retries, "{path}");
@@ -200,7 +202,6 @@ fn pull_that_exceeds_its_time_limit_is_aborted() {
         let said = chain(&puller.pull(&server.address()).unwrap_err());
         let start = format!("{}/test/image is not complete after 1 s", server.address());
         assert!(said.contains(&start), "{path}: {said}");
-        assert!(said.contains("raise max-pull-time"), "{said}");
         assert_eq!(puller.seen.count("retry"), 0, "{path}: there is no time left");
     }
 }

@@ -3,7 +3,7 @@
 use std::env;
 use std::path::PathBuf;
 
-use oci_hooks_image::{ClientOptions, RegistryClient};
+use oci_hooks_image::{ClientOptions, RegistryClient, RegistryError};
 use step_runner::resolve::{RemoteAccess, Resolver};
 
 use crate::environment;
@@ -19,6 +19,10 @@ pub fn open() -> Result<Resolver, StepRunnerError> {
         proxy: any(["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"]),
         no_proxy: no_proxy.split(',').map(|host| host.trim().to_owned()).collect(),
         fallback_ca_file: bundled_file("ca-certs.pem"),
+        hint: |error| {
+            let is_certificate = matches!(error, RegistryError::Tls { .. });
+            is_certificate.then_some("set SSL_CERT_FILE to a file with its CA certificate")
+        },
         ..ClientOptions::default()
     };
     let remote = RemoteAccess::new(cache()?, RegistryClient::new(options)?);

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use oci_hooks_files::error::chain;
-use oci_hooks_files::fs::PathError;
 use serde::{Deserialize, Serialize};
 
 use crate::config::ConfigurationError;
@@ -50,9 +49,6 @@ pub enum PullError {
     Registry(#[from] RegistryError),
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The image cannot be written to a directory.
-    #[error(transparent)]
-    Path(#[from] PathError),
     /// The registry's document is not an image for this platform.
     #[error(transparent)]
     Manifest(#[from] ManifestError),

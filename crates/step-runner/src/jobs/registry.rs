@@ -178,12 +178,14 @@ impl JobRegistry {
         Ok(StepFollower::new(self.find(id)?, skip))
     }
 
-    /// Cancels a job if it runs, and removes it. An unknown job is not an error.
+    /// Cancels a job if it runs, and removes it, once it has started. An unknown job is not an error.
     ///
     /// A job that does not end although it was killed is removed as well; its files are removed when it
     /// ends.
     pub async fn close(&self, id: &str) {
-        let Ok(entry) = self.find(id) else { return };
+        let (jobs, wanted) = (self.clone(), id.to_owned());
+        let found = tokio::task::spawn_blocking(move || jobs.find_started(&wanted)).await;
+        let Ok(Ok(entry)) = found else { return };
         entry.stop().await;
         if self.remove(id, &entry).await {
             (self.shared.watcher)(&JobEvent::Closed { id });
@@ -196,13 +198,7 @@ impl JobRegistry {
     ///
     /// Unlike in [`close`](Self::close), an unknown job is an error: nothing is stopped then.
     pub fn cancel(&self, id: &str) -> Result<(), NoSuchJob> {
-        let mut table = self.table();
-        while let Some(JobSlot::Starting) = table.jobs.get(id) {
-            let started = &self.shared.started;
-            table = started.wait(table).unwrap_or_else(PoisonError::into_inner);
-        }
-        drop(table);
-        if self.find(id)?.cancel() {
+        if self.find_started(id)?.cancel() {
             (self.shared.watcher)(&JobEvent::Cancelled { id });
         }
         Ok(())
@@ -262,6 +258,17 @@ impl JobRegistry {
         // An error means that the runtime is shutting down; a recorded job then stays for the next server.
         let _ = tokio::task::spawn_blocking(move || entry.remove()).await;
         true
+    }
+
+    /// Returns a job. Blocks until a job that is being started has started.
+    fn find_started(&self, id: &str) -> Result<Arc<JobEntry>, NoSuchJob> {
+        let mut table = self.table();
+        while let Some(JobSlot::Starting) = table.jobs.get(id) {
+            let started = &self.shared.started;
+            table = started.wait(table).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(table);
+        self.find(id)
     }
 
     fn find(&self, id: &str) -> Result<Arc<JobEntry>, NoSuchJob> {

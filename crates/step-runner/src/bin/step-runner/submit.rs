@@ -275,8 +275,9 @@ async fn interrupt(
     // The server may not answer.
     select(cancelled, pin!(signals.recv())).await;
     interrupts.set(2);
-    if let Ok(closed) = timeout(CLOSE_TIMEOUT, client.close(id)).await {
-        report_failure("close", id, closed);
+    match timeout(CLOSE_TIMEOUT, client.close(id)).await {
+        Ok(closed) => report_failure("close", id, closed),
+        Err(_) => report::error(&format!("the server has not confirmed that it closes job {id:?}")),
     }
 }
 

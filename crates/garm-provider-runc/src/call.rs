@@ -92,7 +92,7 @@ pub const MAX_DOCUMENT_BYTES: u64 = 16 << 20;
 
 /// Errors of reading a call, with the messages of GARM's library for the errors that it knows.
 #[derive(Debug, thiserror::Error)]
-pub enum CallError {
+pub enum ReadCallError {
     #[error(
         "unsupported interface version: {0}; expected {known}",
         known = INTERFACE_VERSIONS.join(" or ")
@@ -137,21 +137,24 @@ impl GarmCall {
     pub fn read(
         variable: impl Fn(&str) -> Option<String>,
         stdin: impl Read,
-    ) -> Result<Self, CallError> {
+    ) -> Result<Self, ReadCallError> {
         let text = |name: &str| variable(name).unwrap_or_default();
         let version = text("GARM_INTERFACE_VERSION");
         if !version.is_empty() && !INTERFACE_VERSIONS.contains(&version.as_str()) {
-            return Err(CallError::InterfaceVersion(version));
+            return Err(ReadCallError::InterfaceVersion(version));
         }
         let required =
-            |name| Some(text(name)).filter(|t| !t.is_empty()).ok_or(CallError::Variable(name));
+            |name| Some(text(name)).filter(|t| !t.is_empty()).ok_or(ReadCallError::Variable(name));
         let name = required(COMMAND_VARIABLE)?;
         // GARM sets an empty variable if its settings name no file.
         let config_file = variable("GARM_PROVIDER_CONFIG_FILE");
-        let config_file = config_file.ok_or(CallError::Variable("GARM_PROVIDER_CONFIG_FILE"))?;
+        let config_file =
+            config_file.ok_or(ReadCallError::Variable("GARM_PROVIDER_CONFIG_FILE"))?;
         let config_file = Some(config_file).filter(|f| !f.is_empty()).map(PathBuf::from);
         if let Some(path) = &config_file {
-            fs::symlink_metadata(path).with_path("look up", path).map_err(CallError::ConfigFile)?;
+            fs::symlink_metadata(path)
+                .with_path("look up", path)
+                .map_err(ReadCallError::ConfigFile)?;
         }
         let controller_id = required("GARM_CONTROLLER_ID")?;
         let command = command(name, text, stdin)?;
@@ -163,20 +166,22 @@ fn command(
     name: String,
     text: impl Fn(&str) -> String,
     stdin: impl Read,
-) -> Result<GarmCommand, CallError> {
-    let id =
-        || Some(text("GARM_INSTANCE_ID")).filter(|t| !t.is_empty()).ok_or(CallError::NoInstance);
-    let pool_id = || Some(text("GARM_POOL_ID")).filter(|t| !t.is_empty()).ok_or(CallError::NoPool);
+) -> Result<GarmCommand, ReadCallError> {
+    let id = || {
+        Some(text("GARM_INSTANCE_ID")).filter(|t| !t.is_empty()).ok_or(ReadCallError::NoInstance)
+    };
+    let pool_id =
+        || Some(text("GARM_POOL_ID")).filter(|t| !t.is_empty()).ok_or(ReadCallError::NoPool);
     Ok(match name.as_str() {
         "CreateInstance" => {
-            let document = document(stdin)?.ok_or(CallError::NoDocument)?;
+            let document = document(stdin)?.ok_or(ReadCallError::NoDocument)?;
             if document.name.is_empty() {
-                return Err(CallError::NoName);
+                return Err(ReadCallError::NoName);
             }
             // Instances are listed by pool later.
             let pool_id = pool_id()?;
             if !GarmInstance::is_name(&document.name) {
-                return Err(CallError::Name(document.name));
+                return Err(ReadCallError::Name(document.name));
             }
             GarmCommand::CreateInstance(Box::new(Bootstrap { pool_id, ..document }))
         }
@@ -202,16 +207,16 @@ fn command(
         }
         "GetConfigJSONSchema" => GarmCommand::GetConfigJsonSchema,
         "GetExtraSpecsJSONSchema" => GarmCommand::GetExtraSpecsJsonSchema,
-        _ => return Err(CallError::Command(name)),
+        _ => return Err(ReadCallError::Command(name)),
     })
 }
 
 /// Reads the document on standard input; none if standard input is empty.
-fn document(stdin: impl Read) -> Result<Option<Bootstrap>, CallError> {
+fn document(stdin: impl Read) -> Result<Option<Bootstrap>, ReadCallError> {
     let mut text = Vec::new();
-    stdin.take(MAX_DOCUMENT_BYTES + 1).read_to_end(&mut text).map_err(CallError::Read)?;
+    stdin.take(MAX_DOCUMENT_BYTES + 1).read_to_end(&mut text).map_err(ReadCallError::Read)?;
     if text.len() as u64 > MAX_DOCUMENT_BYTES {
-        return Err(CallError::TooLarge);
+        return Err(ReadCallError::TooLarge);
     }
     if text.trim_ascii().is_empty() {
         return Ok(None);
@@ -219,12 +224,12 @@ fn document(stdin: impl Read) -> Result<Option<Bootstrap>, CallError> {
     Ok(Some(Bootstrap::parse(&text)?))
 }
 
-fn extra_specs(text: &str) -> Result<Value, CallError> {
+fn extra_specs(text: &str) -> Result<Value, ReadCallError> {
     if text.is_empty() {
         return Ok(Value::Null);
     }
-    let text = STANDARD.decode(text).map_err(CallError::ExtraSpecsEncoding)?;
-    serde_json::from_slice(&text).map_err(CallError::ExtraSpecs)
+    let text = STANDARD.decode(text).map_err(ReadCallError::ExtraSpecsEncoding)?;
+    serde_json::from_slice(&text).map_err(ReadCallError::ExtraSpecs)
 }
 
 #[cfg(test)]
@@ -246,7 +251,7 @@ mod tests {
         (env, stdin)
     }
 
-    fn read(env: &BTreeMap<String, String>, stdin: &[u8]) -> Result<GarmCall, CallError> {
+    fn read(env: &BTreeMap<String, String>, stdin: &[u8]) -> Result<GarmCall, ReadCallError> {
         GarmCall::read(|name| env.get(name).cloned(), stdin)
     }
 

@@ -36,8 +36,8 @@ mod supervisor;
 pub use access::{EngineAccess, InstanceAccess, InstanceProcesses, RemovalOptions};
 pub use bootstrap::{Bootstrap, BootstrapError, RunnerArchive};
 pub use call::{
-    COMMAND_VARIABLE, CallError, CallExit, GarmCall, GarmCommand, INTERFACE_VERSIONS,
-    MAX_DOCUMENT_BYTES,
+    COMMAND_VARIABLE, CallExit, GarmCall, GarmCommand, INTERFACE_VERSIONS, MAX_DOCUMENT_BYTES,
+    ReadCallError,
 };
 pub use create::SWEEP_MARKER;
 pub use error::ProviderError;

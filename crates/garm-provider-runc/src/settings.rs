@@ -190,7 +190,7 @@ pub enum ImageNameError {
     Reference { name: String, source: ReferenceError },
 }
 
-/// Returns the image with an alias, or else with a reference.
+/// Returns the settings of the image that `name` means: an alias in `images`, or else an image reference.
 ///
 /// # Errors
 ///

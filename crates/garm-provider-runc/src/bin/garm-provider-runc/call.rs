@@ -8,9 +8,9 @@ use std::io::{self, IsTerminal as _, Read, Write as _};
 use std::process::ExitCode;
 
 use garm_provider_runc::{
-    Bootstrap, CallError, CallExit, ControllerInstances, EngineAccess, GarmCall, GarmCommand,
-    GarmInstance, GarmProvider, INTERFACE_VERSIONS, InstanceList, MAX_DOCUMENT_BYTES, PlanError,
-    ProviderError, ProviderSettings, plan, schema,
+    Bootstrap, CallExit, ControllerInstances, EngineAccess, GarmCall, GarmCommand, GarmInstance,
+    GarmProvider, INTERFACE_VERSIONS, InstanceList, MAX_DOCUMENT_BYTES, PlanError, ProviderError,
+    ProviderSettings, ReadCallError, plan, schema,
 };
 use oci_hooks_cli::context::OutputError;
 use oci_hooks_engine_cli::host::HostError;
@@ -31,9 +31,9 @@ const CONNECT_ATTEMPTS: u32 = 2;
 
 /// Error of a call.
 #[derive(Debug, thiserror::Error)]
-pub enum CallFailure {
+pub enum RunCallError {
     #[error(transparent)]
-    Call(#[from] CallError),
+    Call(#[from] ReadCallError),
     #[error(transparent)]
     Settings(#[from] SettingsError),
     #[error(transparent)]
@@ -48,10 +48,10 @@ pub enum CallFailure {
     Output(#[from] OutputError),
 }
 
-impl CallFailure {
+impl RunCallError {
     fn exit(&self) -> CallExit {
         match self {
-            CallFailure::Provider(error) => error.exit(),
+            RunCallError::Provider(error) => error.exit(),
             _ => CallExit::Failed,
         }
     }
@@ -68,7 +68,7 @@ pub fn run_from_environment() -> ExitCode {
         false => input.by_ref().take(MAX_DOCUMENT_BYTES + 1).read_to_end(&mut stdin),
     };
     if let Err(error) = read {
-        return end(Err(CallError::Read(error).into()));
+        return end(Err(ReadCallError::Read(error).into()));
     }
     let variable = |name: &str| env::var(name).ok();
     let call = match GarmCall::read(variable, stdin.as_slice()) {
@@ -84,7 +84,7 @@ pub fn report_error(error: &(dyn Error + 'static)) -> ExitCode {
     CallExit::Failed.code().into()
 }
 
-fn end(result: Result<(), CallFailure>) -> ExitCode {
+fn end(result: Result<(), RunCallError>) -> ExitCode {
     let Err(error) = result else { return CallExit::Done.code().into() };
     say(&error);
     error.exit().code().into()
@@ -102,7 +102,7 @@ fn say(error: &(dyn Error + 'static)) {
 fn run_call(
     call: &GarmCall,
     variable: impl Fn(&str) -> Option<String>,
-) -> Result<ExitCode, CallFailure> {
+) -> Result<ExitCode, RunCallError> {
     match &call.command {
         // As in GARM's library, the version is not JSON.
         GarmCommand::GetVersion => return Ok(end(write(concat!("v", env!("CARGO_PKG_VERSION"))))),
@@ -128,7 +128,7 @@ fn carry_out_as_user(
     call: &GarmCall,
     instances: &RootlessInstances,
     variable: impl Fn(&str) -> Option<String>,
-) -> Result<ExitCode, CallFailure> {
+) -> Result<ExitCode, RunCallError> {
     let (controller, own) = (&call.controller_id, instances.of_controller(&call.controller_id));
     let name = match &call.command {
         GarmCommand::CreateInstance(bootstrap) => &bootstrap.name,
@@ -158,7 +158,7 @@ fn carry_out_with(
     call: &GarmCall,
     settings: &GarmFileSettings,
     variable: impl Fn(&str) -> Option<String>,
-) -> Result<(), CallFailure> {
+) -> Result<(), RunCallError> {
     let garm = settings.provider_settings()?;
     let host = settings.host();
     let engine = match call.command {
@@ -182,7 +182,7 @@ fn carry_out_with(
     carried_out
 }
 
-fn ask(command: &GarmCommand, provider: &GarmProvider<'_>) -> Result<(), CallFailure> {
+fn ask(command: &GarmCommand, provider: &GarmProvider<'_>) -> Result<(), RunCallError> {
     match command {
         GarmCommand::CreateInstance(bootstrap) => answer(&provider.create(bootstrap)?),
         GarmCommand::StartInstance { id } => Ok(provider.start(id)?),
@@ -195,7 +195,7 @@ fn ask(command: &GarmCommand, provider: &GarmProvider<'_>) -> Result<(), CallFai
 fn use_instances(
     command: &GarmCommand,
     instances: &ControllerInstances<'_>,
-) -> Result<(), CallFailure> {
+) -> Result<(), RunCallError> {
     match command {
         GarmCommand::GetInstance { id } => answer(&instances.get(id)?),
         GarmCommand::ListInstances { pool_id } => list(&instances.list(pool_id)?),
@@ -205,7 +205,7 @@ fn use_instances(
     }
 }
 
-fn list(listed: &InstanceList) -> Result<(), CallFailure> {
+fn list(listed: &InstanceList) -> Result<(), RunCallError> {
     for error in &listed.unreadable {
         say(error);
     }
@@ -213,7 +213,7 @@ fn list(listed: &InstanceList) -> Result<(), CallFailure> {
 }
 
 /// Checks that an instance of a pool can be planned with the settings of this host.
-fn validate(garm: &ProviderSettings, pool: &Bootstrap) -> Result<(), CallFailure> {
+fn validate(garm: &ProviderSettings, pool: &Bootstrap) -> Result<(), RunCallError> {
     // Missing values are replaced by valid ones.
     let or = |value: &str, valid: &str| match value {
         "" => valid.to_owned(),
@@ -232,12 +232,12 @@ fn validate(garm: &ProviderSettings, pool: &Bootstrap) -> Result<(), CallFailure
     Ok(())
 }
 
-fn answer<T: Serialize>(value: &T) -> Result<(), CallFailure> {
+fn answer<T: Serialize>(value: &T) -> Result<(), RunCallError> {
     write(&serde_json::to_string(value).map_err(io::Error::from).map_err(OutputError::from)?)
 }
 
 /// Writes the answer, the only output on standard output.
-fn write(text: &str) -> Result<(), CallFailure> {
+fn write(text: &str) -> Result<(), RunCallError> {
     let mut stdout = io::stdout().lock();
     let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.write_all(b"\n"));
     written.and_then(|()| stdout.flush()).map_err(|error| OutputError::from(error).into())

@@ -116,7 +116,7 @@ impl fmt::Display for ExpressionErrorKind {
             Kind::NotClosed { text } => write!(f, "the \"{text}\" is not closed: ${{{{ ... }}}}"),
             Kind::Expected { expected, found } => write!(f, "expected {expected}, not {found}"),
             Kind::Surrounded => f.write_str("text around the `${{ }}` of a condition"),
-            Kind::Quote => f.write_str("the string is not closed"),
+            Kind::Quote => f.write_str("no closing quote for the string"),
             Kind::Escape => f.write_str("unknown escape sequence"),
             Kind::Reserved(word) => write!(f, "`{word}` is a reserved word"),
             Kind::Function(name) => write!(f, "unknown function `{name}`"),

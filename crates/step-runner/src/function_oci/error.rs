@@ -28,8 +28,8 @@ pub enum FunctionError {
     /// A symlink in a copied directory leads out of the directory, and could be dangling in the
     /// image.
     #[error(
-        "{} is a symlink to {target:?}, which is not in the copied directory: replace the symlink with a \
-         copy of its target", path.display()
+        "{} is a symlink to {target:?}: expected a relative target that does not leave the copied directory: change \
+         the symlink, or replace it with a copy of its target", path.display()
     )]
     Link { path: PathBuf, target: PathBuf },
     #[error(

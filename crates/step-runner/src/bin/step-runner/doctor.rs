@@ -1,6 +1,6 @@
 //! `step-runner doctor`.
 
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -161,12 +161,16 @@ fn server(path: &Path) -> Result<HostCheck, StepRunnerError> {
     let found = format!("{}, owned by {owner}", path.display());
     if let Err(error) = socket::dial(path) {
         let hint = match error.kind() {
+            _ if !meta.file_type().is_socket() => {
+                "this is not a socket: remove it, or name the server's socket with --socket"
+            }
             io::ErrorKind::ConnectionRefused => {
                 "no server listens on it: start the server again, which replaces the socket of a killed one"
             }
-            _ => {
+            io::ErrorKind::PermissionDenied => {
                 "run this as the user of the server, or name the socket of another server with --socket"
             }
+            _ => "name the server's socket with --socket",
         };
         return Ok(HostCheck::fail(name, format!("{found}: {error}"), hint));
     }

@@ -289,7 +289,7 @@ fn errors_have_an_offset_and_a_fix() {
         ("${{ inputs.arr.0 }}", format!("expected a name, not `0` at byte 15: {brackets}")),
         ("${{ env.A = 'x' }}", "expected an operator or `}}`, not `=` at byte 10: use `==` to compare".to_owned()),
         ("${{ env.A & 'x' }}", "expected an operator or `}}`, not `&` at byte 10: use `&&` for a logical and".to_owned()),
-        ("${{ 'a }}", "the string is not closed at byte 4".to_owned()),
+        ("${{ 'a }}", "no closing quote for the string at byte 4".to_owned()),
         ("${{ \"a\\x\" }}", "unknown escape sequence at byte 6: valid in `'…'`: `\\\\ \\'`; in `\"…\"`: `\\\\ \\\" \\/ \\n \\r \\t \\a \\b \\f \\v \\uXXXX \\${{`".to_owned()),
         ("é ${{ § }}", "expected a value, not `§` at byte 7".to_owned()),
         ("a ${{ env", "the \" env\" is not closed: ${{ ... }}".to_owned()),

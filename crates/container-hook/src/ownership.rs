@@ -9,6 +9,7 @@ use container_hook_job::HookError;
 use oci_hooks_engine::container::{Engine, read_json_if_there, write_record};
 use oci_hooks_files::error::chain;
 use oci_hooks_files::fs::PathError;
+use oci_hooks_files::quantity::format_count;
 use oci_hooks_host::file_user::is_root;
 use oci_hooks_host::host_file::{HostFile, HostRoot};
 use oci_hooks_host::ownership::{FileOwners, OwnershipReport, WalkProblems, restore_ownership};
@@ -146,11 +147,11 @@ fn report_changes(backend: &EngineBackend<'_>, path: &Path, report: &OwnershipRe
             .debug(&format!("{path}: ownership of {changed} files restored to the runner's user"));
     }
     if *removed_devices > 0 {
-        let path = path.display();
+        let (path, removed) = (path.display(), format_count(*removed_devices, "device node"));
         backend
             .context
             .log
-            .warning(&format!("{path}: {removed_devices} device nodes of the job removed, as they could give access to devices of this machine"));
+            .warning(&format!("{path}: removed {removed} of the job, which could give access to devices of this machine"));
     }
     warn(backend, path, problems);
 }

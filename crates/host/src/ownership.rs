@@ -44,7 +44,7 @@ pub struct OwnershipReport {
     /// Number of files and directories whose owner or permissions were changed.
     pub changed: u64,
     /// Number of removed device nodes; each hard link counts.
-    pub removed_devices: u64,
+    pub removed_devices: usize,
     pub problems: WalkProblems,
 }
 

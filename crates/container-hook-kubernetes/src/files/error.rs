@@ -34,7 +34,7 @@ pub enum FilesError {
     #[error("the disk of the container is full: cannot write {path}")]
     ContainerFull { path: String },
     #[error(
-        "the step would download more than {limit} {what} from the container: raise `{key}` under [kubernetes] \
+        "more than {limit} {what} would be copied from the container at once: raise `{key}` under [kubernetes] \
          of the settings if the job needs them"
     )]
     Limit { what: &'static str, limit: u64, key: &'static str },

@@ -11,8 +11,8 @@ pub enum PodError {
     Dockerfile { dockerfile: String },
     /// The program of a container step or a service is unknown.
     #[error(
-        "the program of the image {image} is unknown, since its registry gave no answer: set `entrypoint` \
-         and its arguments"
+        "the program of the image {image} is unknown, because the configuration of the image could not be read from its \
+         registry: set `entrypoint` and its arguments"
     )]
     NoFacts { image: String },
     /// Neither the image nor the request has a program.

@@ -49,7 +49,7 @@ impl PodWide {
             }
         }
         for (label, value) in &asked.node_selector {
-            self.set_selector("--label node-selector", label, value, &asked.title)?;
+            self.set_selector("--label node-selector.", label, value, &asked.title)?;
         }
         Ok(())
     }
@@ -157,7 +157,7 @@ impl PodWide {
         pod: &mut PodWide,
     ) -> Result<(), HookError> {
         for (name, value) in &asked.options.sysctls {
-            set_agreed(&mut pod.sysctls, "--sysctl", name, value, &asked.title)?;
+            set_agreed(&mut pod.sysctls, "--sysctl ", name, value, &asked.title)?;
         }
         Ok(())
     }
@@ -178,9 +178,14 @@ impl PodWide {
     pub fn platform(asked: &RequestedContainer<'_>, pod: &mut PodWide) -> Result<(), HookError> {
         let Some(text) = &asked.options.platform else { return Ok(()) };
         let platform: Platform = text.parse().map_err(HookError::Platform)?;
-        pod.set_selector("--platform", "kubernetes.io/os", &platform.os.to_string(), &asked.title)?;
         pod.set_selector(
-            "--platform",
+            "--platform, ",
+            "kubernetes.io/os",
+            &platform.os.to_string(),
+            &asked.title,
+        )?;
+        pod.set_selector(
+            "--platform, ",
             "kubernetes.io/arch",
             &platform.architecture.to_string(),
             &asked.title,
@@ -290,7 +295,7 @@ fn set_agreed(
 ) -> Result<(), HookError> {
     match values.get(key) {
         Some((known, first)) if known != value => {
-            let field = format!("{field} {key}");
+            let field = format!("{field}{key}");
             let first = format!("{first} ({known:?})");
             let second = format!("{title} ({value:?})");
             Err(PodError::Different { field, first, second }.into())

@@ -148,7 +148,7 @@ fn doctor_reports_the_consequence_of_each_missing_permission() {
         of("warn"),
         [
             "get pods/log is denied: logs of services and of failed containers are not shown",
-            "are rejected: a registry and a builder for their images are not set"
+            "are rejected: the registry or the builder for their images is not set"
         ]
     );
     for expected in ["ns", "create pods", "get pods/exec", "runner-1, on node n", "r:1"] {

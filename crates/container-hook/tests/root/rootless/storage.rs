@@ -193,7 +193,7 @@ fn unmapped_owner_is_named_with_the_required_range() {
                     let error = chain(&error);
                     let expected = format!(
                         "\"home/app\" of the layer belongs to {what} 70000, but only {what}s 0 to {last} are \
-                         mapped: add a range of at least 131072 ids to /etc/{file}"
+                         mapped: give the user that runs this program a range of 131072 or more ids in /etc/{file}"
                     );
                     assert!(error.contains(&expected), "{error}");
                 }

@@ -166,7 +166,7 @@ fn devices_of_a_privileged_job_are_removed() {
         let found = runner.host().shell(&format!("find {work} -type b -o -type c"));
         assert_eq!(found.lines().count(), 5, "{found}");
         let said = runner.cleanup().log();
-        assert!(said.contains("5 device nodes of the job removed"), "{said}");
+        assert!(said.contains("removed 5 device nodes of the job"), "{said}");
         check_nothing_left(&runner, (0, 0));
     });
 }

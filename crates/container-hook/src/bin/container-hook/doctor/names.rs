@@ -37,7 +37,7 @@ pub fn check(settings: &HookFileSettings, pid: u32) -> HostCheck {
         Err(error) => HostCheck::warn(
             NAME,
             format!("names under `services:` are unknown: {}; {OTHERS}", chain(&error)),
-            "the runner's logs must be in _diag of its directory, which must not be a symbolic link",
+            "the runner's logs must be in _diag of its directory, and _diag must not be a symbolic link",
         ),
     }
 }

@@ -187,7 +187,7 @@ fn dockerfiles(settings: &HookFileSettings) -> HostCheck {
         (Some(push), Some(_)) => HostCheck::ok(NAME, format!("pushed to {push}")),
         _ => HostCheck::warn(
             NAME,
-            "are rejected: a registry and a builder for their images are not set",
+            "are rejected: the registry or the builder for their images is not set",
             "set `push` and `image` (or `buildkit`) under [kubernetes.build]",
         ),
     }

@@ -128,7 +128,7 @@ impl fmt::Display for MigrationNote {
                 names(conditions)
             ),
             MigrationNote::HideTogether => f.write_str(
-                "a file of the same name in a later directory hides only the first file; to hide the \
+                "in a later directory, a file of the old name hides only the first new file; to hide the \
                  others too, add files with their names",
             ),
             MigrationNote::UnknownKey { key, .. } => {

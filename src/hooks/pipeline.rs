@@ -328,7 +328,7 @@ pub enum PipelineFailure {
     #[error(transparent)]
     Match(#[from] MatchError),
     /// Untrusted users can change a matching hook.
-    #[error("a hook is not protected from changes by non-root users{}", .0.hint_in_message())]
+    #[error("cannot trust a hook, which non-root users must not be able to change{}", .0.hint_in_message())]
     Trust(#[from] TrustError),
     /// A `precreate` hook failed.
     #[error(transparent)]
@@ -567,7 +567,9 @@ mod tests {
         let error = pipeline.run(CONFIG).unwrap_err();
         let source = error.source().unwrap().to_string();
         assert!(
-            source.starts_with("a hook is not protected from changes by non-root users"),
+            source.starts_with(
+                "cannot trust a hook, which non-root users must not be able to change"
+            ),
             "{source}"
         );
         let rejected = error.report.hooks.iter().map(|hook| hook.rejected.is_some());

@@ -155,7 +155,8 @@ impl TrustChecker {
             if found.is_env() {
                 self.check_absolute(&found.program)?;
                 let unclear = || TrustError::Unclear { path: next.clone() };
-                next = self.find(&found.env_lookup(path).ok_or_else(unclear)?)?;
+                let sought = found.env_lookup(path).ok_or_else(unclear)?;
+                next = self.find(&sought, &next)?;
             } else {
                 next = found.program;
             }
@@ -170,9 +171,9 @@ impl TrustChecker {
         self.check_path(path)
     }
 
-    /// Finds a program in a search path as `env` does. Fails if an untrusted user could add such a
-    /// program to an earlier directory.
-    fn find(&mut self, sought: &EnvLookup) -> Result<PathBuf, TrustError> {
+    /// Finds the interpreter of a script in a search path as `env` does. Fails if an untrusted user could add
+    /// such a program to an earlier directory.
+    fn find(&mut self, sought: &EnvLookup, script: &Path) -> Result<PathBuf, TrustError> {
         if sought.name.as_os_str().as_bytes().contains(&b'/') {
             return Ok(sought.name.clone());
         }
@@ -190,9 +191,10 @@ impl TrustChecker {
                 Err(error) => return Err(error),
             }
         }
-        let text = format!("no such program in PATH={}", sought.path.display());
+        let (name, path) = (sought.name.display(), sought.path.display());
+        let text = format!("no program {name} in PATH={path}");
         let source = io::Error::new(io::ErrorKind::NotFound, text);
-        Err(PathError::new("find the interpreter", &sought.name, source).into())
+        Err(PathError::new("find the interpreter of", script, source).into())
     }
 
     /// Checks that no other user can create files in a checked directory: the sticky bit protects

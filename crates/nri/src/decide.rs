@@ -50,7 +50,7 @@ pub struct Decision {
 pub enum RejectionError {
     #[error(transparent)]
     Match(#[from] MatchError),
-    #[error("a hook is not protected from changes by non-root users{}", .0.hint_in_message())]
+    #[error("cannot trust a hook, which non-root users must not be able to change{}", .0.hint_in_message())]
     Trust(#[from] TrustError),
     #[error("cannot decide which hooks apply: {problem}{}", format_more(*others))]
     Undecided {

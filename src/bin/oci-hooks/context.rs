@@ -302,8 +302,11 @@ pub fn config_path(path: &Path) -> PathBuf {
 /// Returns the file name of an input; `None` for standard input, and for a descriptor such as `/dev/fd/63`, which a
 /// shell passes for `<(command)`.
 pub fn input_name(path: &Path) -> Option<&OsStr> {
-    let is_descriptor = path == OsStr::new("-")
-        || ["/dev/stdin", "/dev/fd", "/proc"].iter().any(|at| path.starts_with(at));
+    let is_of_process =
+        path.starts_with("/proc") && path.parent().is_some_and(|dir| dir.ends_with("fd"));
+    let is_descriptor = ["-", "/dev/stdin"].iter().any(|name| path == Path::new(name))
+        || path.starts_with("/dev/fd")
+        || is_of_process;
     path.file_name().filter(|_| !is_descriptor)
 }
 

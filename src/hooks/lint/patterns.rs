@@ -302,7 +302,7 @@ fn control_characters(pattern: &ParsedPattern<'_>, sink: &mut FindingSink<'_>) {
         "\"\\b\" is a backspace in JSON".to_owned()
     } else {
         format!(
-            "the pattern matches the control character U+{:04X}, which no annotation or command has",
+            "the pattern contains the control character U+{:04X}, which annotations and commands rarely have",
             u32::from(c)
         )
     };

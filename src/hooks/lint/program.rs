@@ -164,7 +164,7 @@ fn environment(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
         sink.report_at(
             &rules::MISSING_ENV,
             hook.key,
-            "without `env`, runc gives a createContainer hook the environment of the container, which the image sets",
+            "without variables in `env`, runc gives a createContainer hook the environment of the container, which the image sets",
         )
         .severity(Severity::Warning)
         .hint("set `hook.env` to what the hook needs, at least PATH; LD_PRELOAD from an image runs its code");
@@ -174,14 +174,14 @@ fn environment(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
         sink.report_at(
             &rules::MISSING_ENV,
             hook.key,
-            "without `env`, the hook gets an empty environment, without PATH",
+            "without variables in `env`, the hook gets an empty environment, without PATH",
         )
         .hint("set `hook.env` to what the hook needs");
     } else {
         sink.report_at(
             &rules::MISSING_ENV,
             hook.key,
-            "without `env`, the hook gets the environment of the runtime",
+            "without variables in `env`, the hook gets the environment of the runtime",
         )
         .hint("set `hook.env` to what the hook needs, at least PATH");
     }

@@ -226,7 +226,7 @@ fn interpreter_found_by_env_is_checked() {
         // A relative directory has no fixed place.
         assert!(check(line, &format!(":{path}")).unwrap_err().contains("is a relative path"));
         let said = check(line, "/nonexistent").unwrap_err();
-        assert!(said.contains("cannot find the interpreter language"), "{said}");
+        assert!(said.contains("cannot find the interpreter of "), "{said}");
     }
     check("#!/usr/bin/env sh\n", "/bin").unwrap();
     let said = check("#!/usr/bin/env -S 'language'\n", &path).unwrap_err();

@@ -452,7 +452,7 @@ fn containerd_is_queried_for_nri_and_errors() {
     system.write("usr/bin/containerd", &containerd_script("1.7.24", &dump));
     let (status, found, hint) = system.check_here("containerd");
     assert_eq!((status.as_str(), found), ("fail", format!("containerd config dump: {error}")));
-    assert_eq!(hint, "correct this error: containerd does not start until then");
+    assert_eq!(hint, "correct this error: containerd does not work until then");
 }
 
 #[test]
@@ -475,7 +475,7 @@ fn crio_is_queried_for_its_directories() {
     system.write("usr/bin/crio", &script(&format!("{{ echo '{error}' >&2; exit 1; }}")));
     let (status, found, hint) = system.check_here("CRI-O");
     assert_eq!((status.as_str(), found), ("fail", format!("crio config: {error}")));
-    assert_eq!(hint, "correct this error: crio does not start until then");
+    assert_eq!(hint, "correct this error: crio does not work until then");
 }
 
 #[test]
@@ -496,7 +496,7 @@ fn podman_is_queried_for_its_version_and_its_host() {
     system.write("usr/bin/podman", &script("{ echo 'Error: no storage' >&2; exit 125; }"));
     let (status, found, hint) = system.check_here("podman");
     assert_eq!((status.as_str(), found.as_str()), ("fail", "podman info: Error: no storage"));
-    assert_eq!(hint, "correct this error: podman does not start until then");
+    assert_eq!(hint, "correct this error: podman does not work until then");
 }
 
 #[test]

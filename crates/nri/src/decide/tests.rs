@@ -142,7 +142,7 @@ fn hook_writable_by_others_rejects_matching_containers() {
     fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
     let error = chain(&Decider::default().decide(&loaded, None, &container()).unwrap_err());
     let expected = format!(
-        "a hook is not protected from changes by non-root users (hint: chmod go-w {})",
+        "cannot trust a hook, which non-root users must not be able to change (hint: chmod go-w {})",
         file.display()
     );
     assert!(error.starts_with(&expected), "{error}");

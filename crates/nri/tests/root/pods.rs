@@ -170,7 +170,7 @@ fn rejected_container_is_an_error_with_a_reason() {
     let wanted = ContainerParams { command: SUCCEED, ..ContainerParams::default() };
     let error = containerd.create(&pod, "main", &wanted).unwrap_err();
     let expected = format!("(hint: chmod go-w {})", file.display());
-    assert!(error.contains("oci-hooks-nri: a hook is not protected from changes"), "{error}");
+    assert!(error.contains("oci-hooks-nri: cannot trust a hook"), "{error}");
     assert!(error.contains(&expected), "{error}");
     let other = ContainerParams { command: &["/bin/false"], ..ContainerParams::default() };
     assert_eq!(containerd.run(&containerd.create(&pod, "other", &other).unwrap()), 1);

@@ -140,7 +140,7 @@ impl DoctorHost {
         let is_denied = PERMISSION_DENIED.iter().any(|end| found.ends_with(end));
         let hint = match self.is_rootless() && is_denied {
             true => "run `oci-hooks doctor` as root".to_owned(),
-            false => format!("correct this error: {daemon} does not start until then"),
+            false => format!("correct this error: {daemon} does not work until then"),
         };
         HostCheck::fail(name, found, hint)
     }

@@ -244,7 +244,8 @@ fn check(
         Ok(hook) => hook,
         Err(error) => {
             let found = format!("not proved: cannot install a hook in {}: {error}", dir.display());
-            return HostCheck::warn(name, found, "run `oci-hooks doctor --prove` as root");
+            let hint = "correct this error, or run `oci-hooks doctor --prove` as root if only root can write there";
+            return HostCheck::warn(name, found, hint);
         }
     };
     let (id, file) = (hook.name.clone(), hook.file.display().to_string());
@@ -292,5 +293,10 @@ fn call(
 ) -> Result<String, String> {
     let interrupt = signals.map(|signals| signals.stop.as_fd());
     let ended = host.output_within(TIMEOUT, interrupt, engine, args);
-    ended.unwrap_or_else(|| Err("it could not be run, or did not end within 60 s".to_owned()))
+    ended.unwrap_or_else(|| {
+        let (engine, command) = (engine.display(), args[0]);
+        Err(format!(
+            "`{engine} {command}` could not be run, was killed, or did not end within 60 s"
+        ))
+    })
 }

@@ -79,7 +79,7 @@ pub static MISSING_ENV_PROGRAM: LintRule = LintRule {
     name: "missing-env-program",
     severity: Error,
     rejects: false,
-    summary: "a script for `env`, which does not find the interpreter in PATH",
+    summary: "a script whose `#!/usr/bin/env` line names a program that is not in PATH",
     explanation: "\
 `#!/usr/bin/env X` runs the X that it finds in the PATH of `hook.env`; without PATH in it, in /bin and /usr/bin. If
 there is no X, the hook fails with exit code 127, and the container does not start. Without `hook.env` the PATH is

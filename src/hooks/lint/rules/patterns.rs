@@ -181,8 +181,8 @@ pub static CONTROL_CHARACTER: LintRule = LintRule {
     rejects: false,
     summary: "a control character in a pattern",
     explanation: "\
-JSON has escapes of its own: \"\\b\" is a backspace, not the word boundary \\b, which is written \"\\\\b\". A
-pattern with a control character matches no annotation and no command there is.",
+JSON has escapes of its own: \"\\b\" is a backspace, not the word boundary \\b, which is written \"\\\\b\". Annotations
+and commands rarely have a control character, so such a pattern usually matches none.",
     bad: hook_example!(when: r#"{"commands": ["\bpython3$"]}"#),
     good: hook_example!(when: r#"{"commands": ["\\bpython3$"]}"#),
     fix: FixPolicy::Automatic("the backslash of \\b is doubled: no text contains a backspace"),

@@ -67,7 +67,7 @@ pub static OLD_SCHEMA: LintRule = LintRule {
     explanation: "\
 Version 0.1.0 still works with podman and CRI-O but was replaced in 2018. In it one condition is enough
 where 1.0.0 asks for all, annotation patterns are joined and match values of any key, and neither
-environment nor timeout can be set. `oci-hooks migrate` converts them to 1.0.0.",
+environment nor timeout can be set. `oci-hooks migrate` converts such a file to 1.0.0.",
     bad: RuleExample::Hook(r#"{"hook": "/usr/bin/gpu-hook", "cmds": ["/bash$"], "stages": ["prestart"]}"#),
     good: hook_example!(when: r#"{"commands": ["/bash$"]}"#, stages: r#"["prestart"]"#),
     fix: FixPolicy::Manual("one old file may need several new ones: that is what `migrate` is for"),

@@ -245,7 +245,7 @@ fn log_changes(changes: &[FileChange], loaded: &LoadedHooks) {
                 problems.filter(|problem| problem.path == *path).for_each(warn_of);
             }
             ChangeKind::Altered => {
-                warn!(path = %path.display(), "owner, permissions or content of a hook file, of its program or of a directory above changed");
+                warn!(path = %path.display(), "the owner, permissions, content or link target of a hook file, a program, or a directory above one changed");
             }
             kind => info!(file = %path.display(), "hook file {}", kind.name()),
         }

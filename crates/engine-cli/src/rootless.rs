@@ -418,7 +418,8 @@ fn is_denied_by_kernel(text: &str, namespace_error: Option<&PrivilegeError>) -> 
     // The texts of errno values, because OCI runtimes and newuidmap report errors only as text.
     let contains = |parts: &[&str]| parts.iter().any(|part| text.contains(part));
     let is_of_kernel = match namespace_error {
-        Some(PrivilegeError::Path(_)) | None => contains(&["/dev/", "/proc/", "/sys/"]),
+        Some(PrivilegeError::Path(_)) => contains(&["/dev/", "/proc/", "/sys/"]),
+        None => contains(&["/dev/", "/proc/", "/sys/", "mount"]),
         Some(_) => true,
     };
     contains(&["peration not permitted", "unction not implemented"])

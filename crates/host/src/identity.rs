@@ -192,8 +192,8 @@ impl PidNamespace {
         }
     }
 
-    /// Returns whether a process, given by its PID in the namespace of this process, is in the
-    /// namespace itself, not in a nested one.
+    /// Returns whether a process is in this namespace, and not in one nested in it. Its PID is that in the namespace
+    /// of the caller.
     pub fn contains(self, process: ProcessIdentity) -> bool {
         let member = match self {
             PidNamespace::Own => ProcessIdentity::of(std::process::id()),

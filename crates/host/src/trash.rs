@@ -27,7 +27,7 @@ pub struct Trash {
 /// A directory that could not be removed, and its new path.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "set aside as {}, because a file in it cannot be removed; `prune` tries again", path.display()
+    "set aside as {}, because not all of it can be removed; a later cleanup tries again", path.display()
 )]
 pub struct TrashedDirectory {
     pub path: PathBuf,

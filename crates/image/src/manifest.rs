@@ -283,7 +283,7 @@ fn is_generic(media_type: &str) -> bool {
 /// Returns the media type for messages, after a space.
 fn announcement(media_type: &str) -> String {
     match media_type {
-        "" => ", which is neither announced nor stated".to_owned(),
+        "" => ", as neither the registry nor the manifest names a specific one".to_owned(),
         _ => format!(" {media_type:?}"),
     }
 }

@@ -184,7 +184,7 @@ impl fmt::Display for FrameError {
                 "unknown protocol version {version}: expected {} to {}",
                 VERSIONS.oldest, VERSIONS.newest
             ),
-            FrameError::Invalid(what) => write!(f, "frame has an invalid {what}"),
+            FrameError::Invalid(what) => write!(f, "invalid {what}"),
         }
     }
 }
@@ -331,7 +331,7 @@ impl ContainerStep {
             return Err(FrameError::Invalid("string: expected no NUL byte"));
         }
         if self.args.first().is_none_or(Vec::is_empty) {
-            return Err(FrameError::Invalid("program: expected a name or path"));
+            return Err(FrameError::Invalid("program: it is empty; expected a name or path"));
         }
         if self.env.iter().any(|(name, _)| name.is_empty() || name.contains(&b'=')) {
             return Err(FrameError::Invalid(

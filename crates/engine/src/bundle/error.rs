@@ -98,7 +98,8 @@ pub enum BundleError {
     Capability { name: String },
     /// The sysctl does not belong to a namespace of the container.
     #[error(
-        "sysctl {name} denied: it does not belong to a namespace of the container, so it would change the host"
+        "sysctl {name} denied: expected the dotted name of a sysctl of the container's own namespaces, as others would change \
+         the host"
     )]
     Sysctl { name: String },
     /// A device cannot be added.

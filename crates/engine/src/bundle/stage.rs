@@ -45,7 +45,8 @@ pub enum StagePlace {
     Above,
 }
 
-/// The mounts of a stage, which `make` creates.
+/// Mounts to assemble in the mount namespace of a container, from which the runtime takes all mount sources;
+/// `make` creates the namespace.
 #[derive(Debug)]
 pub struct MountStage {
     /// Mount point of the stage, which hides all other files of that directory.

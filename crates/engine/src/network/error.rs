@@ -45,7 +45,7 @@ pub enum NetworkError {
     /// All networks of the pool are in use.
     #[error(
         "all {count} networks of {pool} are in use, by other jobs or by routes of this host: \
-         set a larger `pool` under [network] of the settings"
+         set a larger `pool`, or `pool6` if that has fewer networks, under [network] of the settings"
     )]
     PoolEmpty {
         pool: String,

@@ -161,7 +161,7 @@ const HINTS: [(&str, &str); 13] = [
     ("seccomp", "the runtime may be built without seccomp or with an old libseccomp: update both"),
     (
         "rlimit",
-        "a resource limit (--ulimit) is higher than this process may set: lower it, or raise the limit of the runner's \
+        "a resource limit (--ulimit, or `open-files` under [limits]) is higher than this process may set: lower it, or raise the limit of the runner's \
          service, for example LimitNOFILE= in its unit; or root has no CAP_SYS_RESOURCE, and only a step of the job \
          has limits: set them for the job too",
     ),
@@ -190,7 +190,7 @@ const HINTS: [(&str, &str); 13] = [
     ),
     (
         "operation not permitted",
-        "the runtime lacks a privilege, as inside another container: `doctor` names it",
+        "the runtime lacks a privilege, as is usual inside another container: `doctor` names it",
     ),
 ];
 

@@ -160,9 +160,10 @@ const READY: &str = "ready";
 /// Parses the answer of a process that failed to set itself up: an action, and the error number.
 pub fn setup_error(uid: u32, said: &str) -> PrivilegeError {
     let (action, number) = said.split_once('\n').unwrap_or(("start a process", ""));
-    let source = number
-        .parse()
-        .map_or_else(|_| io::Error::other("the process has ended"), io::Error::from_raw_os_error);
+    let source = number.parse().map_or_else(
+        |_| io::Error::other("it ended without an answer, perhaps because it was killed"),
+        io::Error::from_raw_os_error,
+    );
     PrivilegeError::Setup { uid, action: action.to_owned(), source }
 }
 

@@ -32,7 +32,7 @@ pub enum ImportError {
     #[error("cannot read {} as an archive", path.display())]
     Archive { path: PathBuf, source: UnpackError },
     /// The archive has too many files.
-    #[error("{} is not an image: it has more than {MAX_ENTRIES} files", path.display())]
+    #[error("{} is not an image: it has more than {MAX_ENTRIES} files and links", path.display())]
     Entries { path: PathBuf },
     #[error("{name:?} is missing from the image: its archive or OCI layout is incomplete")]
     NoFile {
@@ -78,14 +78,14 @@ pub enum ImportError {
     )]
     LayerCount { files: usize, diff_ids: usize },
     /// Indexes are nested too deeply.
-    #[error("the indexes of the image are nested too deeply (limit {MAX_INDEXES})")]
+    #[error("the indexes of the image are nested too deeply (limit {})", MAX_INDEXES - 1)]
     Indexes,
 }
 
 /// Returns the names of the images in an archive, for messages.
 fn expected_names(available: &BTreeSet<String>) -> String {
     if available.is_empty() {
-        return "its images have no names".to_owned();
+        return "it has no image with a name".to_owned();
     }
     let names: Vec<_> = available.iter().map(String::as_str).collect();
     format!("expected one of {}", names.join(", "))

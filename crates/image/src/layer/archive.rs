@@ -285,8 +285,8 @@ impl<R: ArchiveInput> TarArchive<R> {
             let device = |number: io::Result<Option<u32>>| number.ok().flatten();
             let major = device(header.device_major());
             let numbers = major.zip(device(header.device_minor()));
-            entry.device =
-                numbers.ok_or_else(|| self.malformed_error("a device number is not a number"))?;
+            entry.device = numbers
+                .ok_or_else(|| self.malformed_error("a device has no valid device number"))?;
         }
         entry.xattrs = pax.xattrs;
 

@@ -94,8 +94,8 @@ fn range(id: u32, file: &str) -> String {
     // Id 0 is the user itself, so a range of this size is enough. Usual sizes are multiples of 65536.
     let enough = id.next_multiple_of(1 << 16);
     format!(
-        "add a range of at least {enough} ids to /etc/{file}, for example `USER:100000:{enough}`, and end the \
-         user's jobs"
+        "give the user that runs this program a range of {enough} or more ids in /etc/{file}, `USER:FIRST:{enough}`, \
+         which no other user has, in place of the smaller one; then end all jobs of this user, which keep the old range"
     )
 }
 
@@ -157,11 +157,12 @@ mod tests {
         };
         assert_eq!(
             error(70_000),
-            "\"opt/app\" of the layer belongs to group 70000, but only groups 0 to 65536 are mapped: add a \
-             range of at least 131072 ids to /etc/subgid, for example `USER:100000:131072`, and end the \
-             user's jobs"
+            "\"opt/app\" of the layer belongs to group 70000, but only groups 0 to 65536 are mapped: give \
+             the user that runs this program a range of 131072 or more ids in /etc/subgid, `USER:FIRST:131072`, \
+             which no other user has, in place of the smaller one; then end all jobs of this user, which keep \
+             the old range"
         );
-        assert!(error(65_537).contains("at least 131072"), "{}", error(65_537));
+        assert!(error(65_537).contains("a range of 131072 or more"), "{}", error(65_537));
         assert!(error(u32::MAX - 1).contains("a range that large"), "{}", error(u32::MAX - 1));
     }
 }

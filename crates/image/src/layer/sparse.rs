@@ -39,8 +39,9 @@ pub fn read<R: ArchiveInput>(
         return Ok(None);
     };
     let map = size.and_then(|size| check(size, &numbers, archive.unread_bytes()));
-    map.map(Some)
-        .ok_or_else(|| archive.malformed_error("the map of a sparse file does not match its data"))
+    map.map(Some).ok_or_else(|| {
+        archive.malformed_error("the map of a sparse file is malformed or does not match its data")
+    })
 }
 
 /// Checks that the segments are in order, within the file, and in total as long as the data.

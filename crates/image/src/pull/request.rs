@@ -57,13 +57,13 @@ pub enum PullError {
     Configuration(#[from] ConfigurationError),
     /// The image is not in the store, and must not be pulled.
     #[error(
-        "{} not found in the store, and the pull policy is never: pull or import the image, or use another policy",
+        "{} not found in the store, and the pull policy is never: pull the image, or use another policy",
         reference.familiar_name()
     )]
     NotStored { reference: Box<ImageReference> },
     /// The registry could not be reached a moment ago.
     #[error(
-        "{registry} could not be reached {} s ago, and is not asked again within {} s", since.as_secs(),
+        "{registry} could not be reached {} s ago, and is asked again only {} s after a failure", since.as_secs(),
         SILENCE.as_secs()
     )]
     RecentlyUnreachable { registry: String, since: Duration },

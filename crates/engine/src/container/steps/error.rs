@@ -116,7 +116,7 @@ impl std::fmt::Display for FailureText<'_> {
                 }
             }
             FailureKind::Setup => {
-                write!(f, "cannot set {path:?} for the step: {}", ErrnoText(*errno))
+                write!(f, "cannot set up {path:?} for the step: {}", ErrnoText(*errno))
             }
             FailureKind::Process => write!(
                 f,

@@ -1,5 +1,5 @@
-//! The keeper of a step: the part of its supervisor (`supervisor`) that buffers output for hosts, which may
-//! disconnect and return.
+//! The keeper of a step: the part of its supervisor (`supervisor`) that buffers output for hosts
+//! (programs outside of the container), which may disconnect and return.
 //!
 //! It ends once a host has acknowledged the end of the step, or none was attached for some time. It reads the step's
 //! output as far as there is room for it (`backlog`), and the step blocks if there is none.

@@ -174,7 +174,7 @@ impl StepSupervisor<'_> {
         }
     }
 
-    /// Runs a step with the streams of its host.
+    /// Runs a step with the streams that its host (the program outside of the container) has sent.
     fn run_step(
         &mut self,
         step: Box<ContainerStep>,
@@ -206,7 +206,9 @@ impl StepSupervisor<'_> {
         // passed on to this process then.
         self.tell(KEPT);
         let claimed = if step.is_some() { settings.agent_dir.claim(&id) } else { Ok(false) };
-        let is_new = claimed.map_err(|error| failure(FailureKind::Setup, &error, "id file"))?;
+        let is_new = claimed.map_err(|error| {
+            failure(FailureKind::Setup, &error, "file that marks its id as used")
+        })?;
         let Some(host) = self.socket.take() else { return Ok(()) };
         let Some(step) = step.filter(|_| is_new) else {
             let request = StepRequest::Attach(Box::new(AttachRequest { id, from, step: None }));

@@ -40,7 +40,7 @@ fn volumes_of_users_are_listed_and_removed_with_all_their_files() {
         runner.run(script).success();
         assert_eq!(list_volumes(installation), ["runner-1/cache"]);
         let said = installation.admin(&["volumes", "rm", "cache"]).failure();
-        assert!(said.contains("cache of runner-1 by job alpine ("), "{said}");
+        assert!(said.contains("cache of runner-1, used by job alpine ("), "{said}");
         runner.run("test -e /volume/a/b/c").success();
         runner.cleanup();
 

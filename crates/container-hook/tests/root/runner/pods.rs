@@ -99,7 +99,7 @@ fn failing_init_container_fails_the_job_with_its_output() {
         let ended = first.start("prepare_job", args).wait();
         assert!(ended.log().contains("no license"), "{}", ended.log());
         let said = ended.failure();
-        assert!(said.contains("init container broken ended with code 3"), "{said}");
+        assert!(said.contains("init container broken: its program ended with code 3"), "{said}");
         before.check(templated.installation, "an init container that fails");
     });
 }

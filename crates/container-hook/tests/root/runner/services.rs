@@ -270,7 +270,7 @@ fn published_port_answers_on_both_loopback_addresses() {
         let nginx = merge(container("nginx:alpine"), json!({"portMappings": ["8080:80"]}));
         let args = json!({"container": Value::Null, "services": [nginx]});
         let log = runner.call("prepare_job", args).success().log();
-        let said = "service nginx: reachable as nginx; port 80/tcp is 8080 of this machine\n";
+        let said = "service nginx: reachable as nginx; port 80/tcp is port 8080 of this machine\n";
         assert!(log.contains(said), "{log}");
         let wget = |address: &str| format!("busybox wget -q -O- http://{address}:8080/");
         // Without a health check the job does not wait for the service.

@@ -55,7 +55,9 @@ fn main() {
     // The versions of the repository; a published package has none.
     if lock.exists() {
         println!("cargo::rerun-if-changed={}", lock.display());
-        fs::copy(lock, out.join("Cargo.lock")).expect("the directory of output is writable");
+        // Not its mode: sources may be read-only, and cargo removes what the program does not need.
+        let versions = fs::read(lock).expect("the file exists");
+        fs::write(out.join("Cargo.lock"), versions).expect("the directory of output is writable");
     }
 
     let (target, built) = (variable("TARGET"), out.join("target"));

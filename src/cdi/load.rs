@@ -218,7 +218,7 @@ impl DeviceSelection {
     }
 }
 
-/// Errors of devices.
+/// Errors of selecting CDI devices and adding them to the configuration of a container.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {

@@ -128,8 +128,8 @@ impl Privilege {
         }
     }
 
-    /// Returns whether root of all containers differs from root of the host, because they are in a user namespace
-    /// already.
+    /// Returns whether root in a container is never root of the host, because this process, and so every container,
+    /// is in a user namespace.
     pub fn has_own_users(self) -> bool {
         self != Privilege::Root
     }

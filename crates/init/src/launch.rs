@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-/// Number of descriptors of a start, without that of the cgroup.
+/// Number of descriptors that come with [`LaunchMessage::Start`], without that of the cgroup.
 pub const START_DESCRIPTORS: usize = 4;
 
 const MESSAGE_BYTES: usize = 10;

@@ -222,7 +222,8 @@ impl InjectArgs {
         Ok(Cow::Owned(config))
     }
 
-    /// Matches `hasBindMounts` against the configuration without devices: their mounts do not count in podman.
+    /// With `--device`, sets whether the container has bind mounts from the configuration without devices: as in podman,
+    /// the mounts that devices add do not count for `hasBindMounts`.
     fn keep_bind_mounts(
         &self,
         config: &[u8],

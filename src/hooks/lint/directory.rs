@@ -274,7 +274,7 @@ fn check_subdirectory(path: &Path, name: &OsStr, dirs: &[PathBuf]) -> Option<Hoo
     } else {
         format!("its {count} hook files are")
     };
-    let message = format!("subdirectories are not read: {files} not used");
+    let message = format!("this subdirectory is not read: {files} not used");
     (count > 0).then(|| HookFinding::new(&rules::IGNORED_NAME, path, message))
 }
 

@@ -110,7 +110,7 @@ fn place_of(key: &str, place: ObjectKind) -> Option<&'static str> {
             "move `stages` to the top level, next to `hook` and `when`"
         }
         (ObjectKind::When, "or" | "any") => {
-            "`when` has no alternatives: write a hook file for each"
+            "`when` requires all of its conditions: write a separate hook file for each alternative"
         }
         (ObjectKind::When, "path" | "env" | "timeout") => "move it into `hook`",
         (ObjectKind::Hook, "arguments" | "argv") => ARGS,

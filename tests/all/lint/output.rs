@@ -115,7 +115,7 @@ fn files_that_are_not_read_are_noted() {
     let ran = lint_in(place.path(), &["--content-only", "hooks"], "");
     for said in [
         "the file is not read: its name does not end in .json\n--> hooks/10-hook.conf\n",
-        "subdirectories are not read: its hook file is not used\n--> hooks/sub\n",
+        "this subdirectory is not read: its hook file is not used\n--> hooks/sub\n",
         "1 hook file: 2 notes\n",
     ] {
         assert!(ran.stdout.contains(said), "{}", ran.stdout);

@@ -31,7 +31,7 @@ pub struct RequestedContainer<'a> {
     pub role: PlanRole,
     /// Title in messages: `job container`, `service redis`.
     pub title: String,
-    /// Host names by which other containers reach this one.
+    /// Host names that other containers of the job use for this container.
     pub names: Vec<String>,
     pub options: CreateOptions,
     pub image: &'a str,

@@ -50,6 +50,11 @@ pub struct KubernetesSettings {
     /// Image from which pods get this program; by default that of the runner's pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runner_image: Option<String>,
+    /// `true`: pods mount the runner image as a volume; `false`: an init container copies from it. By default it is
+    /// mounted if image, container runtime and version of the cluster allow it. If a pod cannot be started so, one
+    /// with an init container follows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image_volumes: Option<bool>,
     /// Dockerfile actions; rejected unless a registry for images is set.
     #[serde(skip_serializing_if = "KubernetesBuild::is_empty")]
     pub build: KubernetesBuild,
@@ -150,6 +155,7 @@ impl Default for KubernetesSettings {
             cpu_request: Cpus::new(0.05).expect("it is in range"),
             memory_request: ByteSize(64 << 20),
             runner_image: None,
+            image_volumes: None,
             build: KubernetesBuild::default(),
         }
     }

@@ -12,6 +12,7 @@ use container_hook_job::JobState;
 use container_hook_job::kubernetes::KubernetesSettings;
 use k8s_openapi::api::core::v1::Pod;
 use oci_hooks_engine::container::StepSignals;
+use oci_hooks_files::error::chain;
 use oci_hooks_image::{Credentials, RegistryClient};
 use tokio::sync::OnceCell;
 
@@ -19,6 +20,7 @@ use super::agent::AgentStep;
 use super::client::{ClusterClient, ClusterError, ClusterOpener};
 use super::error::SignalError;
 use super::files::{ExchangeLimits, WorkFiles};
+use super::image_volumes;
 use super::own_pod::{OwnPod, PodIdentity};
 use super::pod::{RUNNER_LABEL, runner_label};
 
@@ -77,6 +79,23 @@ impl<'a> KubernetesBackend<'a> {
             Ok(OwnPod::new(self.identity, pod.as_ref(), self.context.runner.work()))
         };
         self.own.get_or_try_init(find).await
+    }
+
+    /// Returns whether pods can mount the runner image.
+    pub(super) async fn has_image_volumes(&self) -> Result<bool, ClusterError> {
+        let own = self.own_pod().await?;
+        let checked = image_volumes::check(self.cluster, self.settings, own).await;
+        if let Err(reason) = &checked {
+            self.context
+                .log
+                .debug(&format!("the agent comes from an init container: {}", chain(reason)));
+        }
+        Ok(checked.is_ok())
+    }
+
+    /// Returns the settings for a pod that does or does not mount the runner image.
+    pub(super) fn settings_with(&self, image_volumes: bool) -> KubernetesSettings {
+        KubernetesSettings { image_volumes: Some(image_volumes), ..self.settings.clone() }
     }
 
     /// Returns the files of the runner, for containers that get copies of them.

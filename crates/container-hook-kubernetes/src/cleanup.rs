@@ -100,7 +100,7 @@ fn grace(pod: &Pod) -> u32 {
     if is_going && !has_shared_volumes(pod) { 0 } else { GRACE_SECONDS }
 }
 
-/// Returns whether a pod has volumes that other pods may share, or that outlive the pod.
+/// Returns whether a pod has writable volumes that other pods may share, or that outlive the pod.
 fn has_shared_volumes(pod: &Pod) -> bool {
     let mut volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
     volumes.any(|volume| {
@@ -109,6 +109,7 @@ fn has_shared_volumes(pod: &Pod) -> bool {
             && volume.config_map.is_none()
             && volume.projected.is_none()
             && volume.downward_api.is_none()
+            && volume.image.is_none()
     })
 }
 
@@ -225,7 +226,8 @@ mod tests {
             let spec = json!({"containers": [], "volumes": volumes});
             serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
         };
-        let own = json!([{"name": "work", "emptyDir": {}}, {"name": "s", "secret": {}}]);
+        let own = json!([{"name": "work", "emptyDir": {}}, {"name": "s", "secret": {}},
+            {"name": "i", "image": {"reference": "runner"}}]);
         let claim = json!([{"name": "work", "persistentVolumeClaim": {"claimName": "c"}}]);
         let host = json!([{"name": "cache", "hostPath": {"path": "/cache"}}]);
         for (volumes, shared) in [(own, false), (claim, true), (host, true)] {

@@ -4,6 +4,7 @@ use container_hook_job::HookError;
 use container_hook_job::JobState;
 use container_hook_job::RequestOutcome;
 use container_hook_job::request::{ContainerArgs, ImageSource};
+use k8s_openapi::api::core::v1::Pod;
 use oci_hooks_engine::container::StepSignals;
 use oci_hooks_files::error::chain;
 use oci_hooks_init::frames::ContainerStep;
@@ -14,8 +15,10 @@ use super::build::{self, BuiltImage};
 use super::cleanup::GRACE_SECONDS;
 use super::facts::{PendingImageConfigs, REQUIRED_CONFIG_TIMEOUT};
 use super::files::FilesError;
+use super::image_volumes;
 use super::interrupts::{CancelFlagged, run_unless_interrupted};
-use super::pod::{self, PodManifest, StepProgram, WorkVolume};
+use super::own_pod::OwnPod;
+use super::pod::{self, ImageFacts, PodManifest, StepProgram, WorkVolume};
 use super::prepare;
 use super::script_step::{download_until_cancelled, is_reachable, new_id, outcome};
 use super::services;
@@ -34,16 +37,36 @@ pub(super) async fn run(
     };
     let built = build(backend, step, signals.as_mut()).await?;
     let step = built.as_ref().unwrap_or(step);
-    let made = run_unless_interrupted(signals.as_mut(), make(backend, step, job_pod)).await?;
-    let ended = run_in(backend, &made, job_pod, signals.as_mut()).await;
+    let facts = run_unless_interrupted(signals.as_mut(), facts(backend, step, job_pod)).await?;
+    let make = |image_volumes| {
+        let settings = backend.settings_with(image_volumes);
+        let StepFacts { own, image, job, .. } = &facts;
+        pod::step(&backend.context, &settings, own, step, image, job.as_ref())
+    };
+    let mut made = make(facts.image_volumes)?;
+    prepare::log_notes(backend, &made);
+    let mut ended = run_in(backend, &made, job_pod, signals.as_mut()).await;
+    if let Some(warning) = ended.as_ref().err().and_then(image_volumes::warning) {
+        backend.context.log.debug(&warning);
+        log_failure(backend, remove(backend, &made).await);
+        made = make(false)?;
+        ended = run_in(backend, &made, job_pod, signals.as_mut()).await;
+        if ended.is_ok() {
+            backend.context.log.warning(&warning);
+        }
+    }
     let (removed, ()) =
         tokio::join!(remove(backend, &made), services::report_after_step(backend, state));
     // The step's own error takes precedence over the cleanup's error.
     let outcome = ended?;
+    log_failure(backend, removed);
+    Ok(outcome)
+}
+
+fn log_failure(backend: &KubernetesBackend<'_>, removed: Result<(), HookError>) {
     if let Err(error) = removed {
         backend.context.log.warning(&chain(&error));
     }
-    Ok(outcome)
 }
 
 /// Builds the step's Dockerfile and returns the step with the built image; `None` for a step
@@ -58,12 +81,19 @@ async fn build(
     Ok(Some(ContainerArgs { source: ImageSource::Image(name), registry, ..step.clone() }))
 }
 
-/// Returns the manifest of the step's pod, without creating the pod.
-async fn make(
-    backend: &KubernetesBackend<'_>,
+/// Facts about a step's pod besides the request.
+struct StepFacts<'a> {
+    own: &'a OwnPod,
+    image: ImageFacts,
+    job: Option<Pod>,
+    image_volumes: bool,
+}
+
+async fn facts<'a>(
+    backend: &'a KubernetesBackend<'_>,
     step: &ContainerArgs,
     job_pod: Option<&str>,
-) -> Result<PodManifest, HookError> {
+) -> Result<StepFacts<'a>, HookError> {
     let mut asked = PendingImageConfigs::default();
     // The agent starts the image's program, so the image's entry point has to be known.
     if step.entry_point.is_none() {
@@ -75,13 +105,12 @@ async fn make(
             None => Ok(None),
         }
     })?;
-    let facts = asked.collect_within(REQUIRED_CONFIG_TIMEOUT).await;
-    let made = pod::step(&backend.context, backend.settings, own, step, &facts, job.as_ref())?;
-    for note in &made.notes {
-        backend.context.log.line(note);
-    }
-    made.warnings.iter().for_each(|warning| backend.context.log.warning(warning));
-    Ok(made)
+    let image_volumes = match &job {
+        Some(job) => image_volumes::is_in(job),
+        None => backend.has_image_volumes().await?,
+    };
+    let image = asked.collect_within(REQUIRED_CONFIG_TIMEOUT).await;
+    Ok(StepFacts { own, image, job, image_volumes })
 }
 
 async fn run_in(

@@ -2,7 +2,6 @@
 //! directories. It needs no program but this one, no privileges, and write access only to the volumes.
 
 use std::fs::{self, Permissions};
-use std::io;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,14 +17,12 @@ const THREADS: usize = 4;
 /// Files and directories that a pod needs before its containers start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodFiles {
-    /// Path at which the agent is installed, in an existing directory; `None` installs no agent.
+    /// Path at which the agent is installed; `None` installs no agent.
     pub agent: Option<PathBuf>,
     /// Source and destination directories; the contents are copied.
     pub copies: Vec<(PathBuf, PathBuf)>,
     /// Directories that every user of the job may write to, created if missing.
     pub directories: Vec<PathBuf>,
-    /// Symbolic links: target and path. An existing file at the path stays.
-    pub links: Vec<(PathBuf, PathBuf)>,
 }
 
 impl PodFiles {
@@ -41,14 +38,6 @@ impl PodFiles {
         for directory in &self.directories {
             make_open(directory)?;
         }
-        for (target, link) in &self.links {
-            match symlink(target, link) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                    return Err(PathError::new("make the link", link, error));
-                }
-                _ => {}
-            }
-        }
         self.copies.iter().try_for_each(|(from, to)| copy(from, to))
     }
 }
@@ -59,11 +48,19 @@ fn install(path: &Path) -> Result<(), PathError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
     let new = PathBuf::from(name);
+    if let Some(above) = path.parent() {
+        fs::create_dir_all(above).with_path("create the directory", above)?;
+    }
     let _ = fs::remove_file(&new);
     fs::write(&new, PROGRAM).with_path("write", &new)?;
     fs::set_permissions(&new, Permissions::from_mode(0o755))
         .with_path("change the mode of", &new)?;
     fs::rename(&new, path).with_path("write", path)
+}
+
+/// Returns whether this version of the agent is at a path.
+pub fn is_installed(path: &Path) -> bool {
+    fs::read(path).is_ok_and(|agent| agent == PROGRAM)
 }
 
 /// Creates a directory with mode 0777, and its missing parents.
@@ -142,15 +139,14 @@ mod tests {
         symlink("node", from.join("node20/bin/nodejs")).unwrap();
         fs::create_dir(&to).unwrap();
         let filling = PodFiles {
-            agent: Some(dir.path().join("agent")),
+            agent: Some(dir.path().join("bin/agent")),
             copies: vec![(from, to.clone())],
             directories: vec![dir.path().join("w/repo/repo")],
-            links: vec![("/__w/_temp/_github_home".into(), dir.path().join("home"))],
         };
         for _ in 0..2 {
             filling.fill().unwrap();
-            assert_eq!(fs::read(dir.path().join("agent")).unwrap(), PROGRAM);
-            assert_eq!(mode(&dir.path().join("agent")), 0o755);
+            assert_eq!(fs::read(dir.path().join("bin/agent")).unwrap(), PROGRAM);
+            assert_eq!(mode(&dir.path().join("bin/agent")), 0o755);
             assert_eq!(mode(&dir.path().join("w/repo")), 0o777);
             assert_eq!(mode(&dir.path().join("w/repo/repo")), 0o777);
             assert_eq!(fs::read(to.join("node20/bin/node")).unwrap(), b"elf");

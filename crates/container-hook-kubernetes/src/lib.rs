@@ -19,6 +19,7 @@ mod error;
 mod facts;
 mod files;
 mod fill;
+mod image_volumes;
 mod interrupts;
 mod own_pod;
 mod pod;
@@ -37,6 +38,7 @@ pub use client::{
 };
 pub use error::SignalError;
 pub use fill::PodFiles;
+pub use image_volumes::NoImageVolume;
 pub use own_pod::PodIdentity;
 pub use pod::PodError;
 pub use wait::{ContainerEnd, PodFault, WaitError};

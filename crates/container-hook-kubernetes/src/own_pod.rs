@@ -28,6 +28,8 @@ pub struct OwnPod {
     /// Image of the runner's container; `None` if the pod is not found.
     pub image: Option<String>,
     pub node: Option<String>,
+    /// Container runtime of the node, such as `containerd`; `None` until the kubelet has reported it.
+    pub runtime: Option<String>,
     /// Persistent volume claim with the runner's work directory; `None` without one.
     pub claim: Option<WorkClaim>,
     /// `fsGroup` of the pod, the group that owns its volumes; `None` if the pod sets none.
@@ -72,12 +74,20 @@ impl OwnPod {
             uid: pod.and_then(|pod| pod.metadata.uid.clone()),
             image: runner.and_then(|runner| runner.image.clone()),
             node: spec.and_then(|spec| spec.node_name.clone()),
+            runtime: pod.and_then(runtime),
             claim,
             fs_group: spec.and_then(|spec| spec.security_context.as_ref()?.fs_group),
             pull_secrets: secrets.iter().map(|secret| secret.name.clone()).collect(),
             program: identity.program.clone(),
         }
     }
+}
+
+/// Returns the container runtime that runs the containers of a pod.
+fn runtime(pod: &Pod) -> Option<String> {
+    let statuses = pod.status.as_ref()?.container_statuses.as_ref()?;
+    let id = statuses.iter().find_map(|status| status.container_id.as_deref())?;
+    id.split_once("://").map(|(runtime, _)| runtime.to_owned())
 }
 
 /// Returns the persistent volume claim that contains a directory of a container; `None` if the
@@ -134,6 +144,8 @@ mod tests {
     fn pod(volume: serde_json::Value, mount: serde_json::Value) -> Pod {
         serde_json::from_value(json!({
             "metadata": {"uid": "u"},
+            "status": {"containerStatuses": [{"name": "runner", "image": "", "imageID": "",
+                "ready": true, "restartCount": 0, "containerID": "containerd://c"}]},
             "spec": {
                 "nodeName": "node-1",
                 "securityContext": {"fsGroup": 123},
@@ -170,6 +182,7 @@ mod tests {
             uid: Some("u".into()),
             image: Some("runner:1".into()),
             node: Some("node-1".into()),
+            runtime: Some("containerd".into()),
             claim: Some(claim),
             fs_group: Some(123),
             pull_secrets: vec!["login".into()],

@@ -22,10 +22,11 @@ use super::client::ClusterOpener;
 use super::error::SignalError;
 use super::facts::{CONFIG_TIMEOUT, PendingImageConfigs};
 use super::files;
+use super::image_volumes;
 use super::interrupts::run_unless_interrupted;
 use super::pod::{self, PodManifest, WorkVolume};
 use super::services;
-use super::wait::{self, PodExpectation};
+use super::wait::{self, PodExpectation, WaitError};
 
 pub(super) async fn run(
     backend: &KubernetesBackend<'_>,
@@ -63,20 +64,45 @@ async fn prepare(
         asked.ask(backend, job_container);
     }
     // Leftovers of an earlier job whose cleanup did not run.
-    let (own, ()) = try_join!(
-        async { Ok(backend.own_pod().await?) },
+    let (image_volumes, ()) = try_join!(
+        async { Ok(job.container.is_some() && backend.has_image_volumes().await?) },
         cleanup::remove_all(backend, DeletionWait::UntilGone)
     )?;
     if job.container.is_none() && job.services.is_empty() {
         return Ok(None);
     }
     let facts = asked.collect_within(CONFIG_TIMEOUT).await;
-    let made = pod::job(&backend.context, backend.settings, own, job, &facts)?;
-    for note in &made.notes {
-        backend.context.log.line(note);
-    }
+    let own = backend.own_pod().await?;
+    let make = |image_volumes| {
+        let settings = backend.settings_with(image_volumes);
+        pod::job(&backend.context, &settings, own, job, &facts)
+    };
+    let made = make(image_volumes)?;
+    log_notes(backend, &made);
+    let prepared = run_pod(backend, job, &made).await;
+    let Some(warning) = prepared.as_ref().err().and_then(image_volumes::warning) else {
+        return prepared.map(Some);
+    };
+    backend.context.log.debug(&warning);
+    cleanup::remove_all(backend, DeletionWait::WhereShared).await?;
+    let prepared = run_pod(backend, job, &make(false)?).await?;
+    backend.context.log.warning(&warning);
+    Ok(Some(prepared))
+}
+
+/// Logs the notes and warnings about a pod.
+pub fn log_notes(backend: &KubernetesBackend<'_>, made: &PodManifest) {
+    made.notes.iter().for_each(|note| backend.context.log.line(note));
     made.warnings.iter().for_each(|warning| backend.context.log.warning(warning));
-    let created = create(backend, &made).await?;
+}
+
+/// Creates the pod of a job, waits until it is ready, and copies the runner's files to it.
+async fn run_pod(
+    backend: &KubernetesBackend<'_>,
+    job: &PrepareJob,
+    made: &PodManifest,
+) -> Result<PrepareJobResponse, HookError> {
+    let created = create(backend, made).await?;
     let opener = backend.opener(name(&created), JOB).starting();
     let mut session = AgentSession::new(&opener);
     let upload = async {
@@ -126,8 +152,8 @@ async fn prepare(
             pod
         }
     };
-    report_services(backend, job, &made, &pod);
-    Ok(Some(answer(backend, job, &made, &pod, is_alpine)))
+    report_services(backend, job, made, &pod);
+    Ok(answer(backend, job, made, &pod, is_alpine))
 }
 
 /// Returns whether a pod is ready as soon as the agent of the job's container answers.
@@ -145,7 +171,17 @@ pub async fn create(backend: &KubernetesBackend<'_>, made: &PodManifest) -> Resu
         backend.cluster.create_secret(secret).await?;
     }
     let KubernetesParts { cluster, settings, context, .. } = &backend.parts;
-    Ok(wait::create(cluster, &made.pod, context.log, settings.prepare_timeout()).await?)
+    let created = wait::create(cluster, &made.pod, context.log, settings.prepare_timeout()).await;
+    if !image_volumes::is_in(&made.pod) {
+        return Ok(created?);
+    }
+    let problem = match created {
+        Ok(created) if image_volumes::is_in(&created) => return Ok(created),
+        Ok(_) => "the API server does not support it".to_owned(),
+        Err(WaitError::Cluster(error)) if error.is_invalid_object() => chain(&error),
+        Err(error) => return Err(error.into()),
+    };
+    Err(WaitError::ImageVolume { problem }.into())
 }
 
 /// Waits until a pod matches `expect`, then marks the container of `opener` as running. Returns the pod, and the

@@ -25,14 +25,16 @@ use serde_json::{Value, json};
 use setup::NamespaceHook;
 use tokio::runtime::Runtime;
 
-const RUNS: usize = 9;
+const RUNS: usize = 10;
 const STEPS: usize = 3;
 const FILES: usize = 10_000;
 const OUTPUT_BYTES: usize = 200_000_000;
 
 fn main() {
     let cluster = setup::cluster();
-    let pods = NamespaceHook::new(&cluster);
+    // As by default in a runner's pod.
+    let has_volumes = if cluster.minor() >= 35 { "image-volumes = true" } else { "" };
+    let pods = NamespaceHook::with(&cluster, &format!("[kubernetes]\n{has_volumes}\n"));
     let reference = std::env::var_os("OCI_HOOKS_REFERENCE").map(PathBuf::from);
     let reference = reference.map(|script| Reference { pods: &pods, script });
     let bare = Bare::new(&pods);

@@ -19,6 +19,9 @@ pub mod trials;
 /// [`launch`]). Its source is `src/bin/init`.
 pub const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/init"));
 
+/// Exit code of the agent if it cannot link the runner's externals.
+pub const NO_EXTERNALS: i32 = 119;
+
 #[cfg(test)]
 mod tests {
     use std::io::Write as _;

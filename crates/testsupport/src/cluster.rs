@@ -227,7 +227,7 @@ impl TestCluster {
     }
 
     /// Returns the minor version of Kubernetes 1.
-    fn minor(&self) -> u32 {
+    pub fn minor(&self) -> u32 {
         let (_, version) = self.call("GET", "/version", None);
         let minor = version["minor"].as_str().expect("it has a version");
         minor.trim_end_matches('+').parse().expect("it is a number")

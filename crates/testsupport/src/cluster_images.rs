@@ -1,12 +1,14 @@
 //! The images of a cluster's registry, and their upload.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::{Value, json};
 
 use super::cluster::TestCluster;
 use super::images::{self, SharedLayers, TestImage, TestLayer};
+use super::program;
 
 /// Path of the hook in the runner image.
 const PROGRAM: &str = "usr/local/bin/container-hook";
@@ -22,9 +24,14 @@ pub fn push_all(cluster: &TestCluster, program: &Path) {
     let second = 1_000_000_000_u64;
     let health = |test: Value| json!({"Healthcheck": {"Test": test, "Interval": second, "Timeout": 10 * second, "Retries": 30}});
     let late = "sleep 2; touch /tmp/healthy; sleep 1000";
-    let runner = runner(&debian, program);
+    let old_runner = runner(&debian, program);
+    let agent = fs::read(install_agent(program)).expect("it was installed");
+    let runner = old_runner.with_layer(|tree| {
+        tree.file("usr/libexec/oci-hooks/agent", 0o755, agent);
+    });
     let images = [
         ("actions/actions-runner:latest", runner),
+        ("test/runner-without-agent:1", old_runner),
         ("library/node:22", debian.clone()),
         ("library/redis:7", layers.service(6379)),
         ("library/postgres:16", layers.service(5432)),
@@ -52,7 +59,15 @@ pub fn push_all(cluster: &TestCluster, program: &Path) {
     push_foreign(&cluster.registry(), "test/foreign:1");
 }
 
-/// Returns the runner image: the hook with its libraries, and fakes of node.
+/// Installs the agent of the hook in the hook's directory, and returns its path.
+fn install_agent(program: &Path) -> PathBuf {
+    let agent = program.with_file_name("agent");
+    let mut command = Command::new(program);
+    program::run(command.args(["fill", "--agent"]).arg(&agent)).success();
+    agent
+}
+
+/// Returns a runner image: the hook with its libraries, and fakes of node.
 fn runner(base: &TestImage, program: &Path) -> TestImage {
     let mut image = base.with(json!({
         "User": "1001", "Cmd": ["sleep", "1000000"], "WorkingDir": "/home/runner",

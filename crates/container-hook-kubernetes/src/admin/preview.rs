@@ -7,8 +7,10 @@ use container_hook_job::HookError;
 use container_hook_job::kubernetes::KubernetesSettings;
 use container_hook_job::request::HookCommand;
 use k8s_openapi::api::core::v1::Pod;
+use oci_hooks_files::error::chain;
 
 use crate::client::{ClusterClient, ClusterError};
+use crate::image_volumes;
 use crate::own_pod::{OwnPod, PodIdentity};
 use crate::pod::{self, ImageFacts, PodManifest};
 
@@ -63,6 +65,8 @@ pub struct RunnerPod {
     pub node: Option<String>,
     /// Name of the persistent volume claim with the runner's work directory; `None` without one.
     pub claim: Option<String>,
+    /// Reason why pods of jobs do not mount the runner image, but copy from it; `None` if they do.
+    pub no_image_volume: Option<String>,
 }
 
 /// Returns facts about the pod of a runner with this work directory.
@@ -72,15 +76,18 @@ pub struct RunnerPod {
 /// Fails if the cluster cannot be queried. A missing pod is no error.
 pub async fn inspect(
     cluster: &ClusterClient,
+    settings: &KubernetesSettings,
     identity: &PodIdentity,
     work: &Path,
 ) -> Result<RunnerPod, ClusterError> {
     let pod = cluster.pod(&identity.name).await?;
     let own = OwnPod::new(identity, pod.as_ref(), work);
+    let no_image_volume = image_volumes::check(cluster, settings, &own).await.err();
     Ok(RunnerPod {
         is_found: pod.is_some(),
         image: own.image,
         node: own.node,
         claim: own.claim.map(|claim| claim.name),
+        no_image_volume: no_image_volume.map(|reason| chain(&reason)),
     })
 }

@@ -10,5 +10,5 @@ pub mod testing;
 mod writer;
 
 pub use link::{AgentLink, FrameReceiver, FrameSender, LinkError};
-pub use session::{AgentSession, LinkFuture, LinkOpener, PROGRAM, STATE, SessionError};
+pub use session::{AgentSession, INSTALLED, LinkFuture, LinkOpener, PROGRAM, STATE, SessionError};
 pub use steps::{AgentError, AgentStep, run};

@@ -126,7 +126,9 @@ async fn hello(link: &mut AgentLink) -> Result<Result<(), SessionError>, LinkErr
     Ok(VERSIONS.common_version(hello).map(|_| ()).ok_or_else(refused))
 }
 
-/// Path of the agent's program; the job's users cannot write to it.
-pub const PROGRAM: &str = "/.oci-hooks/bin/agent";
+/// Path of the agent's program below the root of the runner image.
+pub const INSTALLED: &str = "/usr/libexec/oci-hooks/agent";
+/// Path of the agent's program in containers; the job's users cannot write to it.
+pub const PROGRAM: &str = "/.oci-hooks/image/usr/libexec/oci-hooks/agent";
 /// Directory for the agent's socket, and for the used ids of steps.
 pub const STATE: &str = "/.oci-hooks/run";

@@ -12,7 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use super::program::{BuildContainer, DIRECTORIES, PRIVATE, SHARED};
 use crate::agent::{PROGRAM, STATE};
 use crate::own_pod::OwnPod;
-use crate::pod::{BIN, INIT, installed_program, labels, owner};
+use crate::pod::{IMAGE, INIT, installed_program, labels, owner};
 
 /// User of all containers, not root; the user of the published buildah images.
 const USER: i64 = 1000;
@@ -116,7 +116,7 @@ impl BuildPod<'_> {
             command: Some(command),
             security_context: Some(confined_context()),
             volume_mounts: Some(vec![
-                mount(AGENT, BIN),
+                mount(AGENT, IMAGE),
                 mount("build", SHARED),
                 mount("private", PRIVATE),
             ]),
@@ -126,7 +126,7 @@ impl BuildPod<'_> {
 
     fn container(&self, place: BuildContainer) -> Container {
         let mut mounts = vec![
-            VolumeMount { read_only: Some(true), ..mount(AGENT, BIN) },
+            VolumeMount { read_only: Some(true), ..mount(AGENT, IMAGE) },
             mount(run_volume(place), STATE),
             mount("build", SHARED),
         ];
@@ -211,6 +211,7 @@ mod tests {
             uid: Some("u".into()),
             image: Some("runner:1".into()),
             node: None,
+            runtime: None,
             claim: None,
             fs_group: None,
             pull_secrets: vec!["login".into()],
@@ -272,7 +273,7 @@ mod tests {
         let spec = pod(true);
         let init = &spec.init_containers.as_ref().unwrap()[0];
         let command = init.command.as_ref().unwrap().join(" ");
-        let expected = "/usr/local/bin/container-hook fill --agent /.oci-hooks/bin/agent \
+        let expected = "/usr/local/bin/container-hook fill --agent /.oci-hooks/image/usr/libexec/oci-hooks/agent \
                         --directory /build/context --directory /build/home --directory /build/tmp \
                         --directory /private/home --directory /private/logins --directory /private/tmp";
         assert_eq!(command, expected);

@@ -45,6 +45,14 @@ impl ClusterError {
         }
     }
 
+    /// Returns whether the API server or an admission rule rejected the new object for its content.
+    pub(crate) fn is_invalid_object(&self) -> bool {
+        self.rejection().is_some_and(|rejection| {
+            let is_of_content = matches!(rejection.code, 400 | 403 | 422);
+            is_of_content && !rejection.is_quota() && rejection.hint.is_none()
+        })
+    }
+
     /// Returns whether a quota rejected the new object.
     #[must_use]
     pub fn is_quota(&self) -> bool {

@@ -16,33 +16,44 @@ pub const RUNNER_ID: i64 = 1001;
 /// Name of the init container.
 pub const INIT: &str = "fs-init";
 
-/// Volumes with the agent's program and with its state.
-pub const VOLUMES: [&str; 2] = ["oci-hooks", "oci-hooks-run"];
+/// Volume of the runner image, or with a copy of its agent.
+pub const IMAGE_VOLUME: &str = "oci-hooks";
+/// Volume for the agent's state.
+pub const STATE_VOLUME: &str = "oci-hooks-run";
 
 /// Name of the program in images other than the runner's own: the container runtime finds it in
 /// `PATH`.
-const INSTALLED: &str = "container-hook";
+const HOOK: &str = "container-hook";
 
-/// Directory of the agent's program in containers.
-pub const BIN: &str = "/.oci-hooks/bin";
+/// Directory of the runner image, or of a copy of its agent, in containers.
+pub const IMAGE: &str = "/.oci-hooks/image";
 
 /// Returns the mounts of a container that runs steps. The program is read-only.
 pub fn mounts() -> [VolumeMount; 2] {
-    let [program, run] = VOLUMES;
-    [(program, BIN, Some(true)), (run, STATE, None)].map(|(name, path, read_only)| VolumeMount {
-        name: name.to_owned(),
-        mount_path: path.to_owned(),
-        read_only,
-        ..VolumeMount::default()
-    })
+    [(IMAGE_VOLUME, IMAGE, Some(true)), (STATE_VOLUME, STATE, None)].map(
+        |(name, path, read_only)| VolumeMount {
+            name: name.to_owned(),
+            mount_path: path.to_owned(),
+            read_only,
+            ..VolumeMount::default()
+        },
+    )
 }
 
 /// Returns the command and the arguments of a container that runs steps: the agent, which also runs `program`
-/// unless it is empty.
-pub fn command(settings: &KubernetesSettings, program: &[String]) -> (Vec<String>, Vec<String>) {
+/// unless it is empty. `externals` is the path of the runner's externals in the mounted image, if the agent links them.
+pub fn command(
+    settings: &KubernetesSettings,
+    externals: Option<&str>,
+    program: &[String],
+) -> (Vec<String>, Vec<String>) {
     let mut args = vec!["serve".to_owned()];
     if settings.lost_timeout != LOST_TIMEOUT {
         args.push(format!("--away={}", settings.lost_timeout.0.as_secs()));
+    }
+    if let Some(externals) = externals {
+        let externals = literal(&format!("{IMAGE}{externals}"));
+        args.extend(["--externals".to_owned(), externals, EXTERNALS.to_owned()]);
     }
     args.push(STATE.to_owned());
     args.extend(program.iter().map(|word| literal(word)));
@@ -59,7 +70,7 @@ pub fn runner_image<'a>(settings: &'a KubernetesSettings, own: &'a OwnPod) -> &'
 pub fn installed_program(image: &str, own: &OwnPod) -> String {
     match own.image.as_deref() == Some(image) {
         true => own.program.display().to_string(),
-        false => INSTALLED.to_owned(),
+        false => HOOK.to_owned(),
     }
 }
 
@@ -78,8 +89,8 @@ pub fn init(settings: &KubernetesSettings, own: &OwnPod, volumes: &PodVolumes<'_
     mounts.retain(|mount| [EXTERNALS, WORK].contains(&mount.mount_path.as_str()));
     let image = runner_image(settings, own);
     mounts.push(VolumeMount {
-        name: VOLUMES[0].to_owned(),
-        mount_path: BIN.to_owned(),
+        name: IMAGE_VOLUME.to_owned(),
+        mount_path: IMAGE.to_owned(),
         ..VolumeMount::default()
     });
     Container {

@@ -79,6 +79,10 @@ pub fn pod(
     for (at, one) in asked.iter().enumerate() {
         draft.add(one, template_names.get(at)).map_err(HookError::of(&one.title))?;
     }
+    if draft.volumes.needs_init_container() {
+        let settings = KubernetesSettings { image_volumes: Some(false), ..settings.clone() };
+        return pod(PodInputs { settings: &settings, ..inputs }, asked, template_names);
+    }
     draft.compare_ports(asked);
     let program = match asked.first() {
         Some(step) if is_step => {
@@ -105,6 +109,7 @@ pub fn pod(
         file: &file,
         own,
         settings,
+        externals: draft.volumes.mounted_externals(),
         metadata: &metadata,
         job: inputs.job,
         notes: Vec::new(),
@@ -178,7 +183,12 @@ impl<'a> PodDraft<'a> {
         Ok(PodDraft {
             inputs,
             id: new_id()[..8].to_owned(),
-            volumes: PodVolumes::new(context.runner, policy, claim(settings, own)?),
+            volumes: PodVolumes::new(
+                context.runner,
+                policy,
+                claim(settings, own)?,
+                (settings.image_volumes == Some(true)).then(|| agent::runner_image(settings, own)),
+            ),
             names,
             values: SecretValues::default(),
             logins: PullLogins::default(),
@@ -215,7 +225,9 @@ impl<'a> PodDraft<'a> {
             }
             _ => JOB.to_owned(),
         };
-        let (command, args) = program::container_command(asked, settings)?;
+        let mounts = self.volumes.mounts(asked, &mut self.notes)?;
+        let externals = self.volumes.mounted_externals();
+        let (command, args) = program::container_command(asked, settings, externals)?;
         let mut container = Container {
             name,
             image: Some(asked.image.to_owned()),
@@ -223,7 +235,7 @@ impl<'a> PodDraft<'a> {
             args,
             working_dir: asked.directory().map(str::to_owned),
             ports: ports::to_container_ports(settings, &asked.ports),
-            volume_mounts: Some(self.volumes.mounts(asked, &mut self.notes)?),
+            volume_mounts: Some(mounts),
             ..Container::default()
         };
         if asked.role != PlanRole::Step {
@@ -316,7 +328,8 @@ impl<'a> PodDraft<'a> {
         };
         // A kubelet finds pods by their name, and the pod of the runner's last job may still be ending.
         let name = self.object_name(kind, 0);
-        let init = has_agent.then(|| vec![agent::init(settings, own, &self.volumes)]);
+        let needs_init = has_agent && settings.image_volumes != Some(true);
+        let init = needs_init.then(|| vec![agent::init(settings, own, &self.volumes)]);
         let spec = PodSpec {
             runtime_class_name: runtime_class(context),
             containers: self.containers.clone(),

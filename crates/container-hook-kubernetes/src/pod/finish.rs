@@ -55,6 +55,8 @@ pub struct PodFinish<'a> {
     pub file: &'a str,
     pub own: &'a OwnPod,
     pub settings: &'a KubernetesSettings,
+    /// Path of the runner's externals in the mounted image, if the agent links them.
+    pub externals: Option<&'a str>,
     /// Labels and annotations before the merge.
     pub metadata: &'a ObjectMeta,
     /// The job's pod, for the pod of a container step; `None` for a job.
@@ -140,7 +142,7 @@ impl PodFinish<'_> {
                         is the hook's agent, which starts both";
             self.note(command, text);
         }
-        let (command, mut args) = agent::command(self.settings, &[]);
+        let (command, mut args) = agent::command(self.settings, self.externals, &[]);
         // Unescaped: Kubernetes expands the template's variables.
         args.extend(program);
         (container.command, container.args) = (Some(command), Some(args));

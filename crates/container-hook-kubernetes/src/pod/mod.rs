@@ -31,7 +31,7 @@ mod volumes;
 
 pub use error::PodError;
 
-pub use agent::{BIN, INIT, installed_program, runner_image};
+pub use agent::{IMAGE, IMAGE_VOLUME, INIT, installed_program, runner_image};
 pub use assemble::{job, runtime_class, services_annotation, step};
 pub use health::HealthCheck;
 

@@ -20,6 +20,7 @@ type CommandWords = Option<Vec<String>>;
 pub fn container_command(
     asked: &RequestedContainer<'_>,
     settings: &KubernetesSettings,
+    externals: Option<&str>,
 ) -> Result<(CommandWords, CommandWords), HookError> {
     let words = |words: &[String]| words.iter().map(|word| literal(word)).collect::<Vec<_>>();
     let args = Some(words(&asked.program_args)).filter(|args| !args.is_empty());
@@ -27,15 +28,13 @@ pub fn container_command(
         (PlanRole::Service, None) => Ok((None, args)),
         (PlanRole::Service, Some("")) => Ok((Some(words(&program(asked)?)), None)),
         (PlanRole::Service, Some(program)) => Ok((Some(vec![literal(program)]), args)),
-        (PlanRole::Job, _) => {
+        (role, _) => {
             let program = asked.args.entry_point.iter().chain(&asked.program_args);
             let program: Vec<String> = program.cloned().collect();
-            let runs = asked.args.entry_point.is_some() && program != IDLE;
-            let (command, args) = agent::command(settings, if runs { &program } else { &[] });
-            Ok((Some(command), Some(args)))
-        }
-        _ => {
-            let (command, args) = agent::command(settings, &[]);
+            // The program of a step is started once its files are there.
+            let runs = role == PlanRole::Job && asked.args.entry_point.is_some() && program != IDLE;
+            let program = if runs { &program[..] } else { &[] };
+            let (command, args) = agent::command(settings, externals, program);
             Ok((Some(command), Some(args)))
         }
     }

@@ -41,6 +41,7 @@ impl PodFixture {
             uid: Some("uid-1".to_owned()),
             image: Some("runner:1".to_owned()),
             node: Some("node-1".to_owned()),
+            runtime: None,
             claim: None,
             fs_group: None,
             pull_secrets: Vec::new(),

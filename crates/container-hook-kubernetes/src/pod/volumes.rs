@@ -15,13 +15,13 @@ use container_hook_job::request::{ContainerArgs, RequestMount};
 use container_hook_job::runner::CallingRunner;
 use container_hook_job::volumes::{RequestVolume, Tmpfs, VolumePropagation, VolumeSource};
 use k8s_openapi::api::core::v1::{
-    EmptyDirVolumeSource, HostPathVolumeSource, PersistentVolumeClaimVolumeSource,
-    Volume as PodVolume, VolumeMount,
+    EmptyDirVolumeSource, HostPathVolumeSource, ImageVolumeSource,
+    PersistentVolumeClaimVolumeSource, Volume as PodVolume, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use oci_hooks_files::quantity::ByteSize;
 
-use super::agent;
+use super::agent::{self, IMAGE_VOLUME, STATE_VOLUME};
 use super::error::PodError;
 use super::manifest::WorkVolume;
 use super::requested::{RequestedContainer, find_bind_entry};
@@ -31,6 +31,9 @@ use crate::own_pod::{OwnPod, WorkClaim};
 const MOUNTS: [(&str, &str); 3] = [("externals", EXTERNALS), ("work", WORK), ("github", "/github")];
 pub const EXTERNALS: &str = "/__e";
 pub const WORK: &str = "/__w";
+
+/// Additional path of the workspace in job containers that no init container prepares.
+const WORKSPACE: &str = "/.oci-hooks/workspace";
 
 /// Default path of the runner's externals.
 const RUNNER_EXTERNALS: &str = "/home/runner/externals";
@@ -49,6 +52,8 @@ pub struct PodVolumes<'a> {
     runner: &'a CallingRunner,
     policy: &'a Policy,
     claim: Option<&'a WorkClaim>,
+    /// Runner image to mount; `None` if an init container copies from it.
+    image: Option<&'a str>,
     /// Volumes besides `externals`, `work`, `github` and those of the agent.
     more: Vec<PodVolume>,
     /// Directories of the node, with the index of their volume in `more`.
@@ -90,10 +95,15 @@ impl<'a> PodVolumes<'a> {
         runner: &'a CallingRunner,
         policy: &'a Policy,
         claim: Option<&'a WorkClaim>,
+        image: Option<&'a str>,
     ) -> Self {
         let (more, node, named) = (Vec::new(), Vec::new(), Vec::new());
-        let directories = BTreeSet::from(["_temp/_runner_file_commands".to_owned()]);
-        PodVolumes { runner, policy, claim, more, node, named, directories, externals: None }
+        let mut directories = BTreeSet::new();
+        if image.is_none() {
+            // The runner creates it before the first step, which may have another user.
+            directories.insert("_temp/_runner_file_commands".to_owned());
+        }
+        PodVolumes { runner, policy, claim, image, more, node, named, directories, externals: None }
     }
 
     pub(super) fn kind(&self) -> WorkVolume {
@@ -163,6 +173,12 @@ impl<'a> PodVolumes<'a> {
         let workspace = self.part(&self.runner.workspace);
         if let Some(workspace) = &workspace {
             self.directories.insert(workspace.clone());
+            if self.image.is_some() && role == PlanRole::Job {
+                // Without an init container, the kubelet creates the directory, because of the sub path, so that all
+                // users may write to it. Otherwise the runtime would create it as the container's working directory,
+                // to which only root may write.
+                mounts.push(self.work_mount(workspace, WORKSPACE, false));
+            }
         }
         let workspace = workspace.iter().map(|part| (part.as_str(), "/github/workspace"));
         let of_step = OF_STEP.into_iter().chain(workspace).filter(|_| role == PlanRole::Step);
@@ -328,9 +344,21 @@ impl<'a> PodVolumes<'a> {
             },
             None => empty("work"),
         };
-        let agent = if has_agent { &agent::VOLUMES[..] } else { &[] };
         let mut volumes = vec![empty("externals"), empty("github"), work];
-        volumes.extend(agent.iter().map(|name| empty(name)));
+        if has_agent {
+            volumes.push(match self.image {
+                Some(image) => PodVolume {
+                    name: IMAGE_VOLUME.to_owned(),
+                    image: Some(ImageVolumeSource {
+                        reference: Some(image.to_owned()),
+                        pull_policy: None,
+                    }),
+                    ..PodVolume::default()
+                },
+                None => empty(IMAGE_VOLUME),
+            });
+            volumes.push(empty(STATE_VOLUME));
+        }
         volumes.extend(self.more.iter().cloned());
         volumes
     }
@@ -338,6 +366,18 @@ impl<'a> PodVolumes<'a> {
     /// Returns the path of the runner's externals, if a container needs them.
     pub fn externals(&self) -> Option<&str> {
         self.externals.as_deref()
+    }
+
+    /// Returns whether only an init container can create directories with the right owner: the kubelet, which creates
+    /// missing sub paths, does not change the owner of files on a claim.
+    pub fn needs_init_container(&self) -> bool {
+        let is_missing = |part| !self.runner.work().join(part).is_dir();
+        self.image.is_some() && self.claim.is_some() && self.directories().any(is_missing)
+    }
+
+    /// Returns the path of the runner's externals in the mounted runner image, if a container needs them.
+    pub fn mounted_externals(&self) -> Option<&str> {
+        self.externals().filter(|_| self.image.is_some())
     }
 
     /// Returns the directories in the work directory to create before containers start.

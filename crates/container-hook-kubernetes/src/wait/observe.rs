@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateWaiting, ContainerStatus, Pod, Probe,
 };
 
+use crate::image_volumes;
 use crate::pod::{HealthCheck, INIT};
 
 use super::ended::{
@@ -82,6 +83,8 @@ pub(super) enum PodVerdict {
 #[derive(Debug, Default)]
 pub struct PodObserver {
     pulls: BTreeMap<String, PullAttempts>,
+    /// Image that the pod mounts. The kubelet reports its pull as that of the job container's image.
+    mounted_image: Option<String>,
     /// Time since the wait began at which each container's creation first failed.
     stuck: BTreeMap<String, Duration>,
     /// Time since the wait began at which each container was first seen running.
@@ -141,6 +144,7 @@ impl PodObserver {
         if let Some(node) = spec.and_then(|spec| spec.node_name.as_deref()) {
             seen.progress.push(format!("pod {name} is on node {node}"));
         }
+        self.mounted_image = image_volumes::mounted_image(pod).map(str::to_owned);
         let starts_again =
             spec.and_then(|spec| spec.restart_policy.as_deref()).is_some_and(|one| one != "Never");
         let containers = spec.and_then(|spec| spec.init_containers.as_ref()).into_iter().flatten();
@@ -266,6 +270,10 @@ impl PodObserver {
             return Ok(());
         };
         let message = message.as_deref().unwrap_or_default();
+        let mounted = self.mounted_image.as_deref();
+        let image = mounted
+            .filter(|mounted| message.contains(mounted) && !image.contains(mounted))
+            .unwrap_or(image);
         let unpullable = |problem: &str| {
             let (container, image) = (title(name), to_one_line(image));
             (PodFault::Image { container, image, problem: to_one_line(problem) }, None)

@@ -13,6 +13,7 @@ use super::checks::until_unhealthy;
 use super::ended::{self, title};
 use super::observe::{PodExpectation, PodFault, PodObserver, PodVerdict};
 use crate::client::{ClusterClient, ClusterError};
+use crate::image_volumes;
 
 /// First and longest poll interval: short at first, when a pod may be ready within moments.
 const INTERVALS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
@@ -33,6 +34,9 @@ pub enum WaitError {
         after.as_secs()
     )]
     TimedOut { pod: String, after: Duration, waits: String },
+    /// The container of steps cannot be started, perhaps because of the runner image as a volume.
+    #[error("the pod cannot be started with the runner image as a volume: {problem}")]
+    ImageVolume { problem: String },
     #[error("{} still not deleted after {} s", format_remaining(pods), after.as_secs())]
     PodsRemain { pods: Vec<String>, after: Duration },
 }
@@ -108,8 +112,18 @@ pub async fn wait_for_ready_pod(
     let (mut logged, mut ended) = (BTreeSet::new(), BTreeSet::new());
     let mut pauses = PollPauses::new();
     let (mut checked, mut checks) = (BTreeSet::new(), FuturesUnordered::new());
+    let mut scheduled = None;
     loop {
         let pod = cluster.pod(pod_name).await?;
+        if let Some(pod) = pod.as_ref().filter(|pod| image_volumes::is_in(pod)) {
+            if pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some()) {
+                scheduled.get_or_insert_with(Instant::now);
+            }
+            let is_late = scheduled.is_some_and(|since| since.elapsed() > limit / 2);
+            if let Some(problem) = image_volumes::start_problem(pod, is_late) {
+                return Err(WaitError::ImageVolume { problem });
+            }
+        }
         let seen = observer.observe_pod(pod.as_ref(), pod_name, expect, began.elapsed());
         for line in seen.progress {
             if logged.insert(line.clone()) {

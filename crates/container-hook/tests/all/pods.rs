@@ -180,7 +180,10 @@ fn pod_template_is_printed_without_a_cluster() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let pod: Value = serde_json::from_str(&ran.stdout).unwrap();
     let spec = &pod["spec"];
-    assert_eq!(spec["containers"][0]["command"], json!(["/.oci-hooks/bin/agent"]));
+    assert_eq!(
+        spec["containers"][0]["command"],
+        json!(["/.oci-hooks/image/usr/libexec/oci-hooks/agent"])
+    );
     assert_eq!(spec["initContainers"][0]["name"], "fs-init");
     env.write("template.yaml", "spec:\n  nodeSelector: {disk: ssd}\n");
     let template = env.path("template.yaml");

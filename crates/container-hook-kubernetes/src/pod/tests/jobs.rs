@@ -248,6 +248,51 @@ fn another_runner_image_has_the_program_in_its_path() {
 }
 
 #[test]
+fn mounted_runner_image_needs_no_init_container() {
+    let world = PodFixture::new()
+        .kubernetes(|settings| settings.image_volumes = Some(true))
+        .template("spec: {containers: [{name: $job, command: [/bin/run, $(A)]}]}");
+    let mount = json!({"sourceVolumePath": "/opt/a/../$e", "targetVolumePath": "/__e"});
+    let made = world.make_pod(&json!({
+        "container": {"image": "node:22", "systemMountVolumes": [mount]},
+        "services": [{"image": "redis"}],
+    }));
+    assert_eq!(pod_value(&made, "/spec/initContainers"), Value::Null);
+    let volumes = spec(&made).volumes.iter().flatten();
+    let images = volumes.filter_map(|volume| volume.image.as_ref()?.reference.as_deref());
+    assert_eq!(images.collect::<Vec<_>>(), ["runner:1"]);
+    let args = [
+        "serve",
+        "--externals",
+        "/.oci-hooks/image/opt/$$e",
+        "/__e",
+        "/.oci-hooks/run",
+        "/bin/run",
+        "$(A)",
+    ];
+    assert_eq!(part(&made, "job", "/args"), json!(args));
+    let sub_path = |name: &str, path: &str| {
+        let mut mounts = container(&made, name).volume_mounts.iter().flatten();
+        mounts.find(|mount| mount.mount_path == path).map(|mount| mount.sub_path.clone())
+    };
+    assert_eq!(sub_path("job", "/.oci-hooks/workspace"), Some(Some("repo/repo".to_owned())));
+    assert_eq!(sub_path("redis", "/.oci-hooks/image"), None, "services do not see the image");
+    // On a claim, directories that the runner has not created must not belong to root.
+    let mut world = world.claim(None, "ReadWriteMany");
+    let init = |world: &PodFixture| {
+        pod_value(&world.make_pod(&job_with("")), "/spec/initContainers/0/name")
+    };
+    assert_eq!(init(&world), "fs-init");
+    let dir = tempfile::tempdir().unwrap();
+    for part in ["_temp/_github_home", "_temp/_github_workflow", "repo/repo"] {
+        std::fs::create_dir_all(dir.path().join(part)).unwrap();
+    }
+    world.runner.temp = dir.path().join("_temp");
+    world.runner.workspace = dir.path().join("repo/repo");
+    assert_eq!(init(&world), Value::Null);
+}
+
+#[test]
 fn health_checks_of_images_and_templates_become_probes() {
     let healthcheck = json!({"Healthcheck": {
         "Test": ["CMD", "ready", "$(X)"], "Interval": 5_000_000_000_u64, "Retries": 2,
@@ -382,7 +427,10 @@ fn template_cannot_remove_fields_of_the_hook() {
     let secrets: Vec<_> = secrets.map(|secret| secret.name.as_str()).collect();
     assert!(secrets[0].starts_with("runner-1-secret-") && secrets[1..] == ["mine", "of-runner"]);
     assert!(!serde_json::to_string(&made.pod).unwrap().contains("p4ss"));
-    assert_eq!(part(&made, "job", "/command"), json!(["/.oci-hooks/bin/agent"]));
+    assert_eq!(
+        part(&made, "job", "/command"),
+        json!(["/.oci-hooks/image/usr/libexec/oci-hooks/agent"])
+    );
     let args = json!(["serve", "/.oci-hooks/run", "run", "$(A)"]);
     assert_eq!(part(&made, "job", "/args"), args);
     assert!(has_note(&made, "the command of $job runs in addition to the steps"));

@@ -136,7 +136,10 @@ fn template_applies_to_container_steps() {
     assert_eq!(container(&made, "side").image.as_deref(), Some("s"));
     let job = container(&made, "job");
     assert_eq!(job.env.as_ref().unwrap()[0].name, "A");
-    assert_eq!(job.command.as_deref(), Some(&["/.oci-hooks/bin/agent".to_owned()][..]));
+    assert_eq!(
+        job.command.as_deref(),
+        Some(&["/.oci-hooks/image/usr/libexec/oci-hooks/agent".to_owned()][..])
+    );
     assert!(has_note(&made, "the command of $job runs in addition to the steps"));
     assert_eq!(made.secrets.len(), 1);
     assert_eq!(spec(&made).image_pull_secrets.as_ref().unwrap().len(), 1);

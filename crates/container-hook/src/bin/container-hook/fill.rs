@@ -21,20 +21,14 @@ pub struct FillArgs {
     /// Create DIR, writable by all users (can be repeated)
     #[arg(long = "directory", value_name = "DIR")]
     directories: Vec<PathBuf>,
-    /// Create a symbolic link to TARGET at LINK (can be repeated)
-    #[arg(long = "link", num_args = 2, value_names = ["TARGET", "LINK"])]
-    links: Vec<PathBuf>,
 }
 
 pub fn run(args: &FillArgs) -> Result<CliExit, HookCommandError> {
-    let pairs = |paths: &[PathBuf]| {
-        paths.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()
-    };
+    let copies = args.copies.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone()));
     let filling = PodFiles {
         agent: args.agent.clone(),
-        copies: pairs(&args.copies),
+        copies: copies.collect(),
         directories: args.directories.clone(),
-        links: pairs(&args.links),
     };
     filling.fill()?;
     Ok(CliExit::Done)

@@ -254,6 +254,7 @@ namespace = "jobs"
 prepare-timeout = "20m"
 deadline = "6h"
 runner-image = "registry.example/runner"
+image-volumes = true
 [kubernetes.build]
 push = "registry.example/actions"
 buildkit = "tcp://buildkit:1234"

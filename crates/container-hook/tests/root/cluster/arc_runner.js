@@ -61,13 +61,12 @@ function read(path) {
 }
 
 const directories = ['_actions', '_tool', '_temp/_github_home', '_temp/_github_workflow',
-  '_temp/_runner_file_commands', '_temp/_runner_hook_responses', 'repo/repo'];
+  '_temp/_runner_hook_responses', 'repo/repo'];
 for (const directory of directories) {
   fs.mkdirSync(`${WORK}/${directory}`, { recursive: true });
 }
 fs.writeFileSync(`${WORKSPACE}/given`, 'by the runner\n');
 fs.writeFileSync(`${WORKSPACE}/action.sh`, 'cat made; echo by the action >acted; exit 3\n');
-fs.writeFileSync(`${COMMANDS}/set_output_1`, '');
 fs.writeFileSync(`${TEMP}/step.sh`, `
 cat given
 echo by the step >made
@@ -75,7 +74,8 @@ echo "answer=42" >>"$GITHUB_OUTPUT"
 exit 7
 `);
 
-const report = { user: `${process.getuid()}:${process.getgid()}` };
+const doctor = spawnSync('container-hook', ['doctor'], { env: environment, encoding: 'utf8' });
+const report = { user: `${process.getuid()}:${process.getgid()}`, doctor: doctor.stdout };
 const job = container('node:22', {
   workingDirectory: '/__w/repo/repo',
   systemMountVolumes: [mount(WORK, '/__w'), mount(`${HOME}/externals`, '/__e', true), ...files],
@@ -83,6 +83,9 @@ const job = container('node:22', {
 report.prepare = call('prepare_job', { container: job, services: [] }, null);
 const state = report.prepare.response && report.prepare.response.state;
 if (report.prepare.code === 0) {
+  // The runner creates it for the first step.
+  fs.mkdirSync(COMMANDS);
+  fs.writeFileSync(`${COMMANDS}/set_output_1`, '');
   report.script = call('run_script_step', {
     entryPoint: 'sh', entryPointArgs: ['-e', '/__w/_temp/step.sh'],
     environmentVariables: { GITHUB_OUTPUT: '/__w/_temp/_runner_file_commands/set_output_1' },

@@ -7,6 +7,7 @@ mod connection;
 mod dockerfile;
 mod faults;
 mod files;
+mod image_volumes;
 mod images;
 mod job;
 mod killed;

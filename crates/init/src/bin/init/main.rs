@@ -12,6 +12,7 @@
 //! - `serve DIR [PROGRAM ARGS…]` creates the socket itself, in a directory that may be another user's, and
 //!   keeps the output of steps for hosts that disconnect and return (`keeper`). If there is a program,
 //!   it is run too, and the process exits with it: with its code, unless that is 0 after a terminating signal.
+//!   `--externals FROM TO` before `DIR` links the entries of one directory in another.
 //! - `call DIR` is not a first process, but is started by an exec: a host requests steps and files through
 //!   its standard input and output.
 //!

@@ -30,6 +30,21 @@ fn abandoned_step_is_killed_with_a_message() {
 }
 
 #[test]
+fn entries_of_the_externals_are_linked_before_steps_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let [from, to] = ["from", "to"].map(|name| dir.path().join(name));
+    for name in ["node20", "node24"] {
+        fs::create_dir_all(from.join(name)).unwrap();
+    }
+    // A restarted container has the links already.
+    fs::create_dir_all(to.join("node20")).unwrap();
+    let options = ["--externals", from.to_str().unwrap(), to.to_str().unwrap()];
+    let _agent = TestAgent::start_with(&options);
+    assert_eq!(fs::read_link(to.join("node24")).unwrap(), from.join("node24"));
+    assert!(fs::symlink_metadata(to.join("node20")).unwrap().is_dir());
+}
+
+#[test]
 fn abandoned_step_is_dead_before_the_next_begins() {
     let agent = TestAgent::start();
     let (ready, ended) = (agent.directory().join("ready"), agent.directory().join("ended"));

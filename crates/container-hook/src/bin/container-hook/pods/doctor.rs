@@ -3,7 +3,7 @@
 use std::env;
 use std::path::PathBuf;
 
-use container_hook_job::kubernetes::WorkTransport;
+use container_hook_job::kubernetes::{KubernetesSettings, WorkTransport};
 use container_hook_job::template::PodTemplate;
 use container_hook_kubernetes::admin::{self, PERMISSIONS, Permission, PermissionNeed, RunnerPod};
 use container_hook_kubernetes::{
@@ -107,7 +107,9 @@ fn runner(cluster: &ClusterClient, settings: &HookFileSettings) -> Vec<HostCheck
     let claim = pod::variable(pod::CLAIM);
     let program = program_path().unwrap_or_default();
     let identity = PodIdentity { name: name.clone(), claim, program };
-    let found = match cluster.run(admin::inspect(cluster, &identity, &work())) {
+    let mut kubernetes = settings.kubernetes.clone();
+    kubernetes.runner_image = kubernetes.runner_image.or_else(|| pod::variable(pod::IMAGE));
+    let found = match cluster.run(admin::inspect(cluster, &kubernetes, &identity, &work())) {
         Ok(found) => found,
         Err(error) => {
             let hint = "fix the permissions above first";
@@ -126,7 +128,16 @@ fn runner(cluster: &ClusterClient, settings: &HookFileSettings) -> Vec<HostCheck
             "if a runner dies, its pods stay: run `container-hook prune --all` from time to time",
         ),
     };
-    vec![own, image(settings, &found), work_directory(settings, &found)]
+    vec![own, image(&kubernetes, &found), image_volume(&found), work_directory(settings, &found)]
+}
+
+/// Returns whether pods mount the runner image. Both ways are correct.
+fn image_volume(found: &RunnerPod) -> HostCheck {
+    let said = match &found.no_image_volume {
+        None => "come from the runner image, mounted as a volume".to_owned(),
+        Some(reason) => format!("come from an init container: {reason}"),
+    };
+    HostCheck::ok("agent and externals", said)
 }
 
 /// Returns the work directory of the runner.
@@ -136,9 +147,8 @@ fn work() -> PathBuf {
     work.unwrap_or_else(|| PathBuf::from(WORK))
 }
 
-fn image(settings: &HookFileSettings, found: &RunnerPod) -> HostCheck {
-    let said = settings.kubernetes.runner_image.clone().or_else(|| pod::variable(pod::IMAGE));
-    match said.or_else(|| found.image.clone()) {
+fn image(settings: &KubernetesSettings, found: &RunnerPod) -> HostCheck {
+    match settings.runner_image.as_ref().or(found.image.as_ref()) {
         Some(image) => HostCheck::ok("runner image", image),
         None => HostCheck::fail(
             "runner image",

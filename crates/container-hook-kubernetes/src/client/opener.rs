@@ -21,8 +21,8 @@ const HELLO: Duration = Duration::from_secs(20);
 /// Number and duration of failures to start the agent in a running container after which no other
 /// attempt is made. A node whose kubelet restarts fails for a moment.
 const FAILURES: (u32, Duration) = (5, Duration::from_secs(10));
-/// First and longest pause between attempts.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+/// Shortest and longest pause between attempts; between them it is a tenth of the time since the first attempt.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 /// Time in which the cluster may report the reason for a container's end, and poll interval for
 /// that reason.
 const REASON: (Duration, Duration) = (Duration::from_secs(2), Duration::from_millis(500));
@@ -74,9 +74,8 @@ impl ClusterOpener<'_> {
 
     async fn open_link(&self) -> Result<AgentLink, OpenError> {
         let (pod, container) = (self.pod.to_owned(), self.container.to_owned());
-        let mut began = Instant::now();
-        let mut failures = 0;
-        let mut pause = PAUSE.0;
+        let first = Instant::now();
+        let (mut began, mut failures) = (first, 0);
         loop {
             let problem = match self.open_once().await {
                 Ok(link) => {
@@ -103,8 +102,7 @@ impl ClusterOpener<'_> {
             } else {
                 (began, failures) = (Instant::now(), 0);
             }
-            sleep(pause).await;
-            pause = PAUSE.1.min(pause * 6 / 5);
+            sleep((first.elapsed() / 10).clamp(PAUSES.0, PAUSES.1)).await;
         }
     }
 

@@ -84,7 +84,7 @@ report.prepare = call('prepare_job', { container: job, services: [] }, null);
 const state = report.prepare.response && report.prepare.response.state;
 if (report.prepare.code === 0) {
   // The runner creates it for the first step.
-  fs.mkdirSync(COMMANDS);
+  fs.mkdirSync(COMMANDS, { recursive: true });
   fs.writeFileSync(`${COMMANDS}/set_output_1`, '');
   report.script = call('run_script_step', {
     entryPoint: 'sh', entryPointArgs: ['-e', '/__w/_temp/step.sh'],
